@@ -1,0 +1,1 @@
+"""Mansard finds the bottleneck of ML and HPC programs by measurement."""

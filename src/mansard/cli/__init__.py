@@ -1,0 +1,1 @@
+"""What do people type? One short file per verb."""

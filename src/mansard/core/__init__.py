@@ -1,0 +1,34 @@
+"""In what words we speak: quantities, resources, demand, ceilings, the bound, evidence, statistics, errors."""
+
+from mansard.core.bound import BOUND_SHARE as BOUND_SHARE
+from mansard.core.bound import SUSPECTS as SUSPECTS
+from mansard.core.bound import Bound as Bound
+from mansard.core.bound import Judgement as Judgement
+from mansard.core.bound import LeastTime as LeastTime
+from mansard.core.bound import Term as Term
+from mansard.core.bound import judge as judge
+from mansard.core.bound import least_time as least_time
+from mansard.core.bound import least_time_s as least_time_s
+from mansard.core.bound import share_of as share_of
+from mansard.core.ceilings import Area as Area
+from mansard.core.ceilings import Ceiling as Ceiling
+from mansard.core.ceilings import Ceilings as Ceilings
+from mansard.core.ceilings import Kind as Kind
+from mansard.core.ceilings import MemoryLevel as MemoryLevel
+from mansard.core.ceilings import Resource as Resource
+from mansard.core.demand import NOTHING as NOTHING
+from mansard.core.demand import Demand as Demand
+from mansard.core.dtypes import dtype_bytes as dtype_bytes
+from mansard.core.dtypes import short_dtype as short_dtype
+from mansard.core.errors import CheckFailedError as CheckFailedError
+from mansard.core.errors import InputError as InputError
+from mansard.core.errors import MansardError as MansardError
+from mansard.core.errors import UndecidedError as UndecidedError
+from mansard.core.errors import UsageError as UsageError
+from mansard.core.evidence import Grade as Grade
+from mansard.core.evidence import worst_grade as worst_grade
+from mansard.core.stats import Summary as Summary
+from mansard.core.stats import median_interval as median_interval
+from mansard.core.unknown import Implausible as Implausible
+from mansard.core.unknown import Unknown as Unknown
+from mansard.core.unknown import is_known as is_known

@@ -1,0 +1,187 @@
+"""The answer: verdict, steps, shares, operators, advice, receipt. These records are what every view shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mansard.core import Bound, Ceiling, Grade, Implausible, Unknown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Which ceiling, how far below it, and why one may believe it.
+
+    Args:
+        bound: compute, memory, network, host, latency or undetermined: the largest share of the step.
+        limiting_ceiling: Label of the ceiling that decides the least time of that part.
+        level: Memory level, for a memory verdict.
+        link: Link, for a network verdict.
+        share_of_ceiling: Least time over observed time of the part that the verdict is about.
+        headroom_s: Seconds per step that reaching the ceiling would save in that part.
+        time_share: Share of the step that has this bound.
+        grade: Evidence grade.
+        sentence: The verdict in one sentence.
+        evidence, counter_evidence, will_not_help: Short sentences.
+    """
+
+    bound: Bound
+    limiting_ceiling: str
+    level: str | None
+    link: str | None
+    share_of_ceiling: float | Unknown | Implausible
+    headroom_s: float | Unknown
+    time_share: float
+    grade: Grade
+    sentence: str
+    evidence: tuple[str, ...] = ()
+    counter_evidence: tuple[str, ...] = ()
+    will_not_help: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """Time of one step.
+
+    Args:
+        median_s: Median step time with the profiler off where that was measured, else with it on [s].
+        count: Steps the median is over.
+        ci95_s: 95 % interval of the median [s].
+        profiled_median_s: Median with the profiler on [s].
+        profiler_overhead_ratio: profiled over unprofiled, minus 1; None where not measured.
+        source: How the steps were found.
+        note: What a step is here.
+    """
+
+    median_s: float
+    count: int
+    ci95_s: tuple[float, float]
+    profiled_median_s: float
+    profiler_overhead_ratio: float | None
+    source: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartTime:
+    """Time of one part of the step: forward, backward, optimizer, input, other [s per step]."""
+
+    kind: str
+    time_s: float
+    bound: Bound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorRow:
+    """One row of the operator table; amounts are per step.
+
+    Args:
+        name, category, part, shapes, source: What it is.
+        calls: Calls per step.
+        time_s: Time per step, profiler overhead removed [s].
+        flop: Matrix FLOP per step.
+        bytes: Compulsory bytes per step [B].
+        flop_per_byte: Arithmetic intensity at `level`; None without bytes.
+        bound: Verdict on the operator.
+        limiting_ceiling: Label of the ceiling that limits it.
+        level: Memory level it was judged against.
+        ceiling_value, ceiling_unit: The ceiling that limits it.
+        share_of_ceiling: Least time over observed time.
+        headroom_s: Seconds per step above the least time.
+        grade: Evidence grade.
+        reason: The verdict in words.
+        formula: How FLOP and bytes were counted.
+        full_square_flop: FLOP per step if a causal attention were counted in full.
+    """
+
+    name: str
+    category: str
+    part: str
+    shapes: str
+    source: str
+    calls: float
+    time_s: float
+    flop: float | Unknown
+    bytes: float | Unknown
+    flop_per_byte: float | None
+    bound: Bound
+    limiting_ceiling: str
+    level: str | None
+    ceiling_value: float | None
+    ceiling_unit: str
+    share_of_ceiling: float | Unknown | Implausible
+    headroom_s: float | Unknown
+    grade: Grade
+    reason: str
+    formula: str
+    full_square_flop: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """One thing worth doing.
+
+    Args:
+        rule: Identifier of the rule.
+        gain_s: Seconds per step it could save at most [s].
+        text: What to do, in the imperative.
+        evidence: What was seen.
+    """
+
+    rule: str
+    gain_s: float
+    text: str
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """A finding about the data or the run: `code` is stable, `text` is for reading."""
+
+    code: str
+    text: str
+
+
+SHARE_KINDS = ("compute", "memory", "network", "host", "latency", "unattributed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """The diagnosis of one run.
+
+    Args:
+        program: The command line that ran.
+        framework: `torch` or `jax`.
+        verdict: The main verdict.
+        step: Step time.
+        time_shares: Share of the step by bound, keys `SHARE_KINDS`, sum 1.
+        parts: Forward, backward, optimizer, input, other.
+        operators: The operator table, the longest first; times sum to the time in operations.
+        flop_per_step: Model matrix FLOP of one step.
+        full_square_flop_per_step: The same with causal attention counted in full.
+        bytes_per_step: Compulsory bytes of one step [B].
+        mfu_ratio: flop_per_step over step time times the matrix ceiling of the dominant type.
+        advice: Ranked, the largest gain first.
+        ceilings: The ceilings that a roofline of this run shows.
+        receipt: Peak rows, conventions, assumptions, machine, versions.
+        findings: What a reader should know.
+        attributed_ratio: Share of operator time whose demand is known.
+    """
+
+    program: str
+    framework: str
+    verdict: Verdict
+    step: StepTime
+    time_shares: Mapping[str, float]
+    parts: tuple[PartTime, ...]
+    operators: tuple[OperatorRow, ...]
+    flop_per_step: float | Unknown
+    full_square_flop_per_step: float | Unknown
+    bytes_per_step: float | Unknown
+    mfu_ratio: float | Unknown | Implausible
+    advice: tuple[Advice, ...]
+    ceilings: tuple[Ceiling, ...]
+    receipt: Mapping[str, Any] = field(default_factory=dict)
+    findings: tuple[Note, ...] = ()
+    attributed_ratio: float = 0.0

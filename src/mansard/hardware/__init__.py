@@ -1,0 +1,1 @@
+"""What should a machine do on paper? Catalogue, matching, derivation, detection."""

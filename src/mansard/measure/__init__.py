@@ -1,0 +1,1 @@
+"""What does the machine really do? Microbenchmarks, their timing and their audit."""

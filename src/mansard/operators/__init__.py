@@ -1,0 +1,1 @@
+"""What does one operation consume? FLOP, bytes and launches as plain functions of shapes and types."""

@@ -1,0 +1,1 @@
+"""What did the run do? Recorders, readers, the timeline, steps and the demand of each operation that ran."""
