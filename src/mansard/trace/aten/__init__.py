@@ -1,0 +1,5 @@
+"""What each recorded PyTorch operator consumes, from the shapes, types, strides and values of its inputs."""
+
+from mansard.trace.aten.call import AtenCall as AtenCall
+from mansard.trace.aten.call import AtenCost as AtenCost
+from mansard.trace.aten.table import cost as cost
