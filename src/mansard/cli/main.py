@@ -1,0 +1,98 @@
+"""The `mansard` command: verbs are found by name and loaded only when used, so that help is quick."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from typing import Any
+
+import click
+
+from mansard.core.document import TOOL_VERSION
+from mansard.core.errors import MansardError
+
+#: Verb -> module with a click command named `command`, and the line shown in the overview.
+VERBS: dict[str, tuple[str, str]] = {
+    "measure": ("mansard.cli.measure", "Measure what this machine can do, and keep it as ceilings."),
+    "run": ("mansard.cli.run", "Run a Python program (PyTorch or JAX) and name its bottleneck."),
+    "report": ("mansard.cli.report", "Turn results into one self-contained HTML page."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the verbs in the order of the table."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command of a verb."""
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = importlib.import_module(VERBS[cmd_name][0]).command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Resolve a verb, with a suggestion for a misspelt one."""
+        name = args[0] if args else ""
+        if name and not name.startswith("-") and name not in VERBS:
+            import difflib
+
+            near = difflib.get_close_matches(name, VERBS, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            ctx.fail(f"no such verb {name!r}{hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the overview without importing the verbs."""
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, text) for name, (_, text) in VERBS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(TOOL_VERSION, prog_name="mansard")
+def cli() -> None:
+    """Find the bottleneck of ML and HPC programs by measurement instead of by guess.
+
+    Start with `mansard measure`, then `mansard run train.py`.
+    """
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command line and exit with the code of the design: 0, 1, 2, 3, 4 or 130."""
+    args = sys.argv[1:] if argv is None else argv
+    try:
+        result: Any = cli.main(args=args, prog_name="mansard", standalone_mode=False)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except MansardError as error:
+        if _wants_json(args):
+            click.echo(json.dumps(error.to_dict()))
+        else:
+            click.echo(f"mansard: {error.message}", err=True)
+            if error.hint:
+                click.echo(f"  hint: {error.hint}", err=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+    sys.exit(result if isinstance(result, int) else 0)
+
+
+def _wants_json(args: list[str]) -> bool:
+    """Return whether `--json` was given to mansard and not to the program that `run` starts."""
+    for word in args:
+        if word == "--json":
+            return True
+        if word == "--" or word.endswith(".py"):
+            return False
+    return False

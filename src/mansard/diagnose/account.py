@@ -1,0 +1,208 @@
+"""Where the time of a step goes: by bound and by part, each adding up to the step.
+
+The profiled timeline gives the proportions of operations; the time with the profiler off gives the total. What the
+profiler added is taken out of operations first (by the calibrated cost per operation), then out of the time between
+them; known waits are not inflated by a profiler and stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mansard.core import Bound
+from mansard.diagnose.judge_operators import JudgedOperator
+from mansard.diagnose.records import SHARE_KINDS
+from mansard.diagnose.sweep import Int64Array, Layer, Segments, sweep
+from mansard.trace.run import Part, RunTrace, WaitCause
+
+#: Precedence where several run at once: computing before communicating before waiting.
+_OPERATION_LAYERS = ("compute", "memory", "unattributed", "latency", "network", "host")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Windows:
+    """The steady steps as disjoint windows [ns], and whether they are real steps."""
+
+    start_ns: Int64Array
+    end_ns: Int64Array
+    repeated: bool
+
+    @property
+    def mean_s(self) -> float:
+        """Mean length of a window [s]."""
+        return float((self.end_ns - self.start_ns).mean()) * 1e-9
+
+    @property
+    def count(self) -> int:
+        """How many windows there are."""
+        return int(self.start_ns.size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """Seconds of one step by kind; the kinds of each mapping add up to the step.
+
+    Args:
+        step_s: Time of one step with the profiler's part removed [s].
+        by_kind: compute, memory, network, host, latency, unattributed [s].
+        host: Host time by cause: input, sync, compile, python [s].
+        parts: Time by part [s].
+    """
+
+    step_s: float
+    by_kind: Mapping[str, float]
+    host: Mapping[str, float]
+    parts: Mapping[Part, float]
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Shares of the step, keys `SHARE_KINDS`, sum 1."""
+        total = sum(self.by_kind.values()) or 1.0
+        return {kind: self.by_kind.get(kind, 0.0) / total for kind in SHARE_KINDS}
+
+
+def windows_of(trace: RunTrace) -> Windows:
+    """Return the steady steps; where there are none, everything that was recorded as one window."""
+    if trace.steps.count > 0:
+        return Windows(start_ns=trace.steps.start_ns, end_ns=trace.steps.end_ns, repeated=True)
+    first, last = trace.window_ns
+    if trace.op.size:
+        first, last = max(first, int(trace.start_ns.min())), min(last, int(trace.end_ns.max()))
+    return Windows(
+        start_ns=np.array([first], dtype=np.int64),
+        end_ns=np.array([max(last, first + 1)], dtype=np.int64),
+        repeated=False,
+    )
+
+
+def inside(windows: Windows, start_ns: Int64Array) -> npt.NDArray[np.bool_]:
+    """Return for each start whether it lies in a window."""
+    index = np.searchsorted(windows.start_ns, start_ns, side="right") - 1
+    chosen: npt.NDArray[np.bool_] = (index >= 0) & (start_ns < windows.end_ns[np.maximum(index, 0)])
+    return chosen
+
+
+def kind_of_bound(bound: Bound) -> str:
+    """Return the share that an operation's whole time goes to."""
+    return "unattributed" if bound is Bound.UNDETERMINED else bound.value
+
+
+def account(
+    trace: RunTrace,
+    windows: Windows,
+    judged: Sequence[JudgedOperator],
+    duration_s: npt.NDArray[np.float64],
+    unprofiled_s: float | None,
+) -> Account:
+    """Return where the time of one step goes.
+
+    Args:
+        trace: The run.
+        windows: Its steady steps.
+        judged: Verdict of each kind of operation that ran in them.
+        duration_s: Duration of each operation without the profiler's part [s].
+        unprofiled_s: Step time with the profiler off [s]; None where it was not measured.
+    """
+    kinds = np.full(max(1, len(trace.operators)), "unattributed", dtype=object)
+    for j in judged:
+        kinds[j.index] = kind_of_bound(j.judgement.bound)
+    of_op = kinds[trace.op] if trace.op.size else np.zeros(0, dtype=object)
+    layers = [
+        Layer(owner=kind, start_ns=trace.start_ns[of_op == kind], end_ns=trace.end_ns[of_op == kind])
+        for kind in _OPERATION_LAYERS
+    ]
+    causes = np.array([c.value for c in trace.wait_cause], dtype=object)
+    for cause in WaitCause:
+        mine = causes == cause.value if causes.size else np.zeros(trace.wait_start_ns.size, dtype=bool)
+        layers.append(
+            Layer(owner=f"wait {cause.value}", start_ns=trace.wait_start_ns[mine], end_ns=trace.wait_end_ns[mine])
+        )
+    layers.append(Layer(owner="dispatch", start_ns=trace.dispatch_start_ns, end_ns=trace.dispatch_end_ns))
+    pieces = sweep(layers, windows.start_ns, windows.end_ns)
+
+    per_step = 1e-9 / windows.count
+    work: dict[str, float] = {}
+    for kind in _OPERATION_LAYERS:
+        mine = (of_op == kind) & inside(windows, trace.start_ns)
+        raw = float((trace.end_ns[mine] - trace.start_ns[mine]).sum()) * 1e-9
+        kept = float(duration_s[mine].sum()) / raw if raw > 0 else 1.0
+        work[kind] = pieces.total_ns(kind) * per_step * kept
+    waits = {cause.value: pieces.total_ns(f"wait {cause.value}") * per_step for cause in WaitCause}
+    dispatch, python = _between(trace, pieces, per_step)
+    by_kind, host, step_s = _fit_to_step(trace, windows, work, waits, dispatch, python, unprofiled_s)
+    parts = _parts(trace, windows)
+    scale = step_s / (sum(parts.values()) or 1.0)
+    return Account(step_s=step_s, by_kind=by_kind, host=host, parts={p: t * scale for p, t in parts.items()})
+
+
+def _between(trace: RunTrace, pieces: Segments, per_step: float) -> tuple[float, float]:
+    """Return dispatch and Python time per step: a gap up to the cost of one dispatch is dispatch, the rest Python."""
+    gap = (pieces.end_ns - pieces.start_ns)[pieces.owner == -1].astype(np.float64)
+    allowance_ns = (trace.op_floor_s + trace.op_overhead_s) * 1e9
+    dispatch = np.minimum(gap, allowance_ns).sum()
+    return pieces.total_ns("dispatch") * per_step + dispatch * per_step, float(gap.sum() - dispatch) * per_step
+
+
+def _fit_to_step(
+    trace: RunTrace,
+    windows: Windows,
+    work: Mapping[str, float],
+    waits: Mapping[str, float],
+    dispatch: float,
+    python: float,
+    unprofiled_s: float | None,
+) -> tuple[dict[str, float], dict[str, float], float]:
+    """Take the profiler's part out so that the kinds add up to the unprofiled step."""
+    if unprofiled_s is None:
+        ops_per_step = int(inside(windows, trace.start_ns).sum()) / windows.count
+        unprofiled_s = max(windows.mean_s - ops_per_step * trace.op_overhead_s, 0.25 * windows.mean_s)
+    fixed = sum(work.values()) + sum(waits.values())
+    between = dispatch + python
+    work, waits = dict(work), dict(waits)
+    if fixed > unprofiled_s or between <= 0:
+        shrink = unprofiled_s / fixed if fixed > 0 else 1.0
+        work = {k: v * shrink for k, v in work.items()}
+        waits = {k: v * shrink for k, v in waits.items()}
+        dispatch = python = 0.0
+    else:
+        # The profiler inflates dispatch, not the program's Python: take its part out of dispatch first.
+        surplus = between - (unprofiled_s - fixed)
+        if surplus > 0:
+            from_dispatch = min(surplus, 0.8 * dispatch)
+            dispatch -= from_dispatch
+            python = max(0.0, python - (surplus - from_dispatch))
+        scale = (unprofiled_s - fixed) / (dispatch + python) if dispatch + python > 0 else 0.0
+        dispatch, python = dispatch * scale, python * scale
+    host = {**waits, "python": waits.get("python", 0.0) + python}
+    by_kind = {kind: work.get(kind, 0.0) for kind in SHARE_KINDS}
+    by_kind["latency"] += dispatch
+    by_kind["host"] += sum(host.values())
+    return by_kind, host, sum(by_kind.values())
+
+
+def _parts(trace: RunTrace, windows: Windows) -> dict[Part, float]:
+    """Return profiled seconds by part; time between operations belongs to the part of the next operation."""
+    part_of = np.array([o.part.value for o in trace.operators] or [""], dtype=object)
+    of_op = part_of[trace.op] if trace.op.size else np.zeros(0, dtype=object)
+    layers = [Layer(owner=p.value, start_ns=trace.start_ns[of_op == p.value], end_ns=trace.end_ns[of_op == p.value])
+              for p in Part]  # fmt: skip
+    input_wait = np.array([c is WaitCause.INPUT for c in trace.wait_cause], dtype=bool)
+    layers.append(
+        Layer(owner="input wait", start_ns=trace.wait_start_ns[input_wait], end_ns=trace.wait_end_ns[input_wait])
+    )
+    pieces = sweep(layers, windows.start_ns, windows.end_ns)
+    owner = pieces.owner.copy()
+    owner[owner == len(Part)] = list(Part).index(Part.INPUT)
+    known = np.flatnonzero(owner >= 0)
+    if known.size:
+        nearest = known[np.minimum(np.searchsorted(known, np.arange(owner.size)), known.size - 1)]
+        same = pieces.window[nearest] == pieces.window
+        gap = owner < 0
+        owner[gap & same] = owner[nearest][gap & same]
+    owner[owner < 0] = list(Part).index(Part.OTHER)
+    length = (pieces.end_ns - pieces.start_ns).astype(np.float64) * 1e-9 / windows.count
+    return {part: float(length[owner == index].sum()) for index, part in enumerate(Part)}

@@ -1,0 +1,278 @@
+"""Join a run, its operations' demand and the machine's ceilings into a diagnosis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mansard.core import Bound, Ceilings, Implausible, Unknown, is_known, median_interval, share_of
+from mansard.core.units import format_flop_per_s, format_ratio, format_s
+from mansard.diagnose.account import Account, Windows, account, inside, windows_of
+from mansard.diagnose.judge_operators import (
+    JudgedOperator,
+    corrected_durations_s,
+    judge_operators,
+    memory_evidence,
+)
+from mansard.diagnose.records import Diagnosis, Note, OperatorRow, PartTime, StepTime
+from mansard.diagnose.rules import Case, advise
+from mansard.diagnose.verdict import main_verdict
+from mansard.trace.run import Part, RunTrace
+
+#: A profiled step may differ this much from the unprofiled one before its overhead is a finding.
+LARGE_OVERHEAD = 0.5
+
+
+def diagnose_run(
+    trace: RunTrace, ceilings: Ceilings, *, program: str, drift: Mapping[str, Any] | None = None
+) -> Diagnosis:
+    """Return the diagnosis of one run.
+
+    Args:
+        trace: What the run did.
+        ceilings: The machine, at the number of threads of the run.
+        program: The command line, for the receipt.
+        drift: Ceilings probed before and after the program, for the receipt.
+    """
+    windows = windows_of(trace)
+    chosen = inside(windows, trace.start_ns)
+    step = _step_time(trace, windows)
+    unprofiled = step.median_s if trace.unprofiled_step_s else None
+    ops_per_step = float(chosen.sum()) / windows.count
+    overhead = trace.op_overhead_s
+    if unprofiled is not None and ops_per_step > 0:
+        overhead = min(overhead, max(0.0, windows.mean_s - unprofiled) / ops_per_step)
+    duration = corrected_durations_s(trace, overhead)
+    memory = memory_evidence(trace, chosen, windows.count)
+    judged = judge_operators(trace, ceilings, chosen, duration, memory)
+    where = account(trace, windows, judged, duration, unprofiled)
+    if unprofiled is None and step.count:
+        step = _with_median(step, where.step_s)
+    case = Case(
+        trace=trace, ceilings=ceilings, windows=windows, judged=judged, account=where, memory=memory,
+        chosen=chosen, duration_s=duration,
+    )  # fmt: skip
+    rows = tuple(sorted((_row(j, windows) for j in judged), key=lambda r: -r.time_s))
+    flop, full, size = _totals(judged, windows)
+    return Diagnosis(
+        program=program,
+        framework=trace.framework,
+        verdict=main_verdict(case),
+        step=step,
+        time_shares=where.shares,
+        parts=tuple(_part(part, seconds, judged) for part, seconds in where.parts.items() if seconds > 0),
+        operators=rows,
+        flop_per_step=flop,
+        full_square_flop_per_step=full,
+        bytes_per_step=size,
+        mfu_ratio=_mfu(judged, flop, where.step_s, ceilings),
+        advice=advise(case),
+        ceilings=ceilings.ceilings,
+        receipt=_receipt(trace, ceilings, judged, drift),
+        findings=_findings(trace, step, judged, windows),
+        attributed_ratio=_attributed(judged),
+    )
+
+
+def _step_time(trace: RunTrace, windows: Windows) -> StepTime:
+    lengths = (windows.end_ns - windows.start_ns).astype(np.float64) * 1e-9
+    profiled = float(np.median(lengths))
+    if trace.unprofiled_step_s:
+        summary = median_interval(trace.unprofiled_step_s)
+        overhead = profiled / summary.median - 1.0
+    else:
+        summary, overhead = median_interval(lengths), None
+    return StepTime(
+        median_s=summary.median,
+        count=summary.count if windows.repeated else 1,
+        ci95_s=(summary.low, summary.high),
+        profiled_median_s=profiled,
+        profiler_overhead_ratio=overhead,
+        source=trace.steps.source if windows.repeated else "none",
+        note=trace.steps.note if windows.repeated else "everything that was recorded; no repeated step was found",
+    )
+
+
+def _with_median(step: StepTime, median_s: float) -> StepTime:
+    """Return `step` with its estimate without the profiler, the interval moved along."""
+    ratio = median_s / step.profiled_median_s if step.profiled_median_s > 0 else 1.0
+    return StepTime(
+        median_s=median_s, count=step.count, ci95_s=(step.ci95_s[0] * ratio, step.ci95_s[1] * ratio),
+        profiled_median_s=step.profiled_median_s, profiler_overhead_ratio=None, source=step.source, note=step.note,
+    )  # fmt: skip
+
+
+def _row(judged: JudgedOperator, windows: Windows) -> OperatorRow:
+    operator, verdict = judged.operator, judged.judgement
+    per_step = judged.calls / windows.count
+    demand = operator.demand
+    known = not isinstance(demand, Unknown)
+    limiting = verdict.limiting
+    flop = float(demand.total_flop) * per_step if not isinstance(demand, Unknown) else demand
+    size = float(demand.bytes) * per_step if not isinstance(demand, Unknown) else demand
+    intensity = demand.flop_per_byte if not isinstance(demand, Unknown) else None
+    headroom: float | Unknown = (
+        max(0.0, judged.total_s - judged.least.time_s * judged.calls) / windows.count
+        if isinstance(judged.least.time_s, float)
+        else judged.least.time_s
+    )
+    return OperatorRow(
+        name=operator.name,
+        category=operator.category,
+        part=operator.part.value,
+        shapes=operator.shapes,
+        source=operator.source,
+        calls=per_step,
+        time_s=judged.total_s / windows.count,
+        flop=flop,
+        bytes=size,
+        flop_per_byte=float(intensity) if intensity is not None else None,
+        bound=verdict.bound,
+        limiting_ceiling=limiting.ceiling.resource.label if limiting else "",
+        level=limiting.ceiling.resource.level if limiting and limiting.ceiling.resource.level else judged.least.level,
+        ceiling_value=limiting.ceiling.value if limiting else None,
+        ceiling_unit=limiting.ceiling.unit if limiting else "",
+        share_of_ceiling=verdict.share_of_ceiling,
+        headroom_s=headroom,
+        grade=verdict.grade,
+        reason=verdict.reason,
+        formula=operator.formula,
+        full_square_flop=operator.full_square_flop * per_step if operator.full_square_flop and known else None,
+    )
+
+
+def _part(part: Part, seconds: float, judged: Sequence[JudgedOperator]) -> PartTime:
+    by_bound: dict[Bound, float] = {}
+    for row in judged:
+        if row.operator.part is part:
+            by_bound[row.judgement.bound] = by_bound.get(row.judgement.bound, 0.0) + row.total_s
+    if part is Part.INPUT:
+        bound = Bound.HOST
+    else:
+        bound = max(by_bound, key=lambda b: by_bound[b]) if by_bound else Bound.UNDETERMINED
+    return PartTime(kind=part.value, time_s=seconds, bound=bound)
+
+
+def _totals(
+    judged: Sequence[JudgedOperator], windows: Windows
+) -> tuple[float | Unknown, float | Unknown, float | Unknown]:
+    """Return model FLOP, full-square FLOP and bytes of one step over the operations whose demand is known."""
+    flop = full = size = 0.0
+    counted = False
+    for row in judged:
+        demand = row.operator.demand
+        if isinstance(demand, Unknown):
+            continue
+        counted = True
+        each = float(demand.total_flop)
+        flop += each * row.calls
+        full += (row.operator.full_square_flop or each) * row.calls
+        size += float(demand.bytes) * row.calls
+    if not counted:
+        nothing = Unknown("no operation with a known demand was recorded", ("record shapes",))
+        return nothing, nothing, nothing
+    return flop / windows.count, full / windows.count, size / windows.count
+
+
+def _dominant_matrix_key(judged: Sequence[JudgedOperator]) -> tuple[str, str, str] | None:
+    totals: dict[tuple[str, str, str], float] = {}
+    for row in judged:
+        if isinstance(row.operator.demand, Unknown):
+            continue
+        for (dtype, accumulate), flop in row.operator.demand.flop.items():
+            key = (dtype, accumulate, row.operator.scope)
+            totals[key] = totals.get(key, 0.0) + float(flop) * row.calls
+    return max(totals, key=lambda k: totals[k]) if totals else None
+
+
+def _mfu(
+    judged: Sequence[JudgedOperator], flop: float | Unknown, step_s: float, ceilings: Ceilings
+) -> float | Unknown | Implausible:
+    if isinstance(flop, Unknown):
+        return flop
+    key = _dominant_matrix_key(judged)
+    if key is None:
+        return Unknown("the step has no matrix work", ())
+    peak = ceilings.peak(key[0], accumulate=key[1], scope=key[2])
+    if isinstance(peak, Unknown):
+        return peak
+    return share_of(flop / peak.value, step_s)
+
+
+def _attributed(judged: Sequence[JudgedOperator]) -> float:
+    total = sum(j.total_s for j in judged)
+    known = sum(j.total_s for j in judged if not isinstance(j.operator.demand, Unknown))
+    return known / total if total > 0 else 0.0
+
+
+def _receipt(
+    trace: RunTrace, ceilings: Ceilings, judged: Sequence[JudgedOperator], drift: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    key = _dominant_matrix_key(judged)
+    peak = ceilings.peak(key[0], accumulate=key[1], scope=key[2]) if key else None
+    receipt: dict[str, Any] = {
+        "flop_convention": "model FLOP, 1 MAC = 2 FLOP, matrix work only; causal attention counted exactly causal",
+        "bytes_convention": "compulsory traffic, each operand once, at the nearest memory level that holds the operands",
+        "overlap": "full: the longest resource decides the least time of an operation",
+        "threads": trace.threads,
+        "scope": trace.scope,
+        "ceilings_source": ceilings.source,
+        "machine": dict(ceilings.machine),
+        "environment": dict(trace.environment),
+    }
+    if peak is not None and not isinstance(peak, Unknown):
+        receipt["mfu_peak"] = {
+            "label": f"{peak.resource.label}, dense, {format_flop_per_s(peak.value)}, {peak.kind.value}, one {peak.scope}",
+            **peak.to_json(),
+        }
+    if drift:
+        receipt["drift"] = dict(drift)
+    return receipt
+
+
+def _findings(trace: RunTrace, step: StepTime, judged: Sequence[JudgedOperator], windows: Windows) -> tuple[Note, ...]:
+    notes = [Note(code=f.code, text=f.text) for f in trace.findings]
+    if not windows.repeated:
+        notes.append(Note(code="no_steps", text="no repeated step was found; the figures describe everything recorded"))
+    if step.profiler_overhead_ratio is not None and step.profiler_overhead_ratio > LARGE_OVERHEAD:
+        notes.append(
+            Note(
+                code="profiler_overhead",
+                text=f"the profiler made a step {format_ratio(step.profiler_overhead_ratio)} longer "
+                f"({format_s(step.profiled_median_s)} against {format_s(step.median_s)}); its part was taken out",
+            )
+        )
+    for row in judged:
+        share = row.judgement.share_of_ceiling
+        if isinstance(share, Implausible):
+            notes.append(
+                Note(
+                    code="implausible_operator",
+                    text=f"{row.operator.name} {row.operator.shapes} ran at {share.value:.2f} of its ceiling; "
+                    f"first suspects: {'; '.join(share.suspects[:3])}",
+                )
+            )
+    unknown = [j for j in judged if isinstance(j.operator.demand, Unknown)]
+    total = sum(j.total_s for j in judged)
+    missing = sum(j.total_s for j in unknown)
+    if unknown and total > 0 and missing / total > 0.005:
+        names = ", ".join(dict.fromkeys(j.operator.name for j in sorted(unknown, key=lambda j: -j.total_s)[:3]))
+        notes.append(
+            Note(
+                code="unknown_demand",
+                text=f"the demand of {format_ratio(missing / total)} of operator time is not known: {names}",
+            )
+        )
+    if not is_known(step.profiler_overhead_ratio) and windows.repeated:
+        notes.append(
+            Note(
+                code="overhead_not_measured",
+                text="the run ended before a step could be timed with the profiler off; its cost was calibrated per operation",
+            )
+        )
+    return tuple(notes)
+
+
+__all__ = ["Account", "diagnose_run"]

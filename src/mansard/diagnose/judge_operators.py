@@ -1,0 +1,232 @@
+"""The verdict on each kind of operation of a run: which ceiling, what share, and on what evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from mansard.core import (
+    BOUND_SHARE,
+    Area,
+    Bound,
+    Ceilings,
+    Demand,
+    Grade,
+    Judgement,
+    LeastTime,
+    Unknown,
+    is_known,
+    judge,
+    least_time,
+)
+from mansard.trace.run import Operator, RunTrace
+
+#: An operation this many times the dispatch cost or shorter, with less work than that cost, is dominated by it.
+DISPATCH_DOMINATED = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedOperator:
+    """One kind of operation with its measured time and its verdict.
+
+    Args:
+        index: Its place in `RunTrace.operators`.
+        operator: What it is.
+        calls: Calls inside the steady steps.
+        total_s: Their time, profiler overhead removed [s].
+        call_s: Median time of one call, profiler overhead removed [s].
+        judgement: The verdict on one call.
+        least: The least time of one call.
+    """
+
+    index: int
+    operator: Operator
+    calls: int
+    total_s: float
+    call_s: float
+    judgement: Judgement
+    least: LeastTime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryEvidence:
+    """What is known about new memory in a run.
+
+    Args:
+        faulted_bytes_per_step: Memory that page faults mapped per step [B]; None where not known.
+        fresh_bytes_per_step: Results that operations put into newly allocated memory per step [B].
+    """
+
+    faulted_bytes_per_step: float | None
+    fresh_bytes_per_step: float
+
+    @property
+    def fresh_is_faulted(self) -> bool:
+        """Whether at least half of the new results was served by page faults."""
+        return (
+            self.faulted_bytes_per_step is not None
+            and self.fresh_bytes_per_step > 0
+            and self.faulted_bytes_per_step >= 0.5 * self.fresh_bytes_per_step
+        )
+
+
+def corrected_durations_s(trace: RunTrace, overhead_per_op_s: float) -> npt.NDArray[np.float64]:
+    """Return the duration of each operation without the profiler's part in it [s].
+
+    Half of what the profiler adds to an operation is taken to lie inside its interval; at least a quarter of the
+    measured duration is kept.
+    """
+    measured = (trace.end_ns - trace.start_ns).astype(np.float64) * 1e-9
+    return np.maximum(measured - 0.5 * overhead_per_op_s, 0.25 * measured)
+
+
+def judge_operators(
+    trace: RunTrace,
+    ceilings: Ceilings,
+    chosen: npt.NDArray[np.bool_],
+    duration_s: npt.NDArray[np.float64],
+    memory: MemoryEvidence,
+) -> list[JudgedOperator]:
+    """Return the verdict on every kind of operation that ran among `chosen`, in the order of `trace.operators`."""
+    op, time_s = trace.op[chosen], duration_s[chosen]
+    order = np.argsort(op, kind="stable")
+    op, time_s = op[order], time_s[order]
+    starts = np.searchsorted(op, np.arange(len(trace.operators)), side="left")
+    ends = np.searchsorted(op, np.arange(len(trace.operators)), side="right")
+    judged = []
+    for index, operator in enumerate(trace.operators):
+        mine = time_s[starts[index] : ends[index]]
+        if mine.size == 0:
+            continue
+        call_s = max(float(np.median(mine)), 1e-9)
+        least, judgement = judge_one(operator, call_s, trace, ceilings, memory)
+        judged.append(
+            JudgedOperator(
+                index=index,
+                operator=operator,
+                calls=int(mine.size),
+                total_s=float(mine.sum()),
+                call_s=call_s,
+                judgement=judgement,
+                least=least,
+            )
+        )
+    return judged
+
+
+def judge_one(
+    operator: Operator, call_s: float, trace: RunTrace, ceilings: Ceilings, memory: MemoryEvidence
+) -> tuple[LeastTime, Judgement]:
+    """Return the least time of one call of `operator` and the verdict on its median time `call_s` [s]."""
+    demand = operator.demand
+    if isinstance(demand, Unknown):
+        unknown = LeastTime(time_s=demand)
+        return unknown, judge(unknown, call_s)
+    per_call_cost = trace.framework if trace.framework == "torch" else None
+    least = least_time(demand, ceilings, scope=operator.scope, backend=per_call_cost)
+    judgement = judge(least, call_s)
+    if judgement.bound is not Bound.UNDETERMINED:
+        return least, judgement
+    if not is_known(judgement.share_of_ceiling):
+        nearer = _within_nearer_level(operator, demand, call_s, ceilings, per_call_cost)
+        return nearer or (least, judgement)
+    return (
+        _dispatch_dominated(least, judgement, call_s, trace, ceilings)
+        or _at_farther_level(operator, demand, call_s, ceilings, per_call_cost, judgement)
+        or _page_faults(operator, least, call_s, memory)
+        or (least, judgement)
+    )
+
+
+def _dispatch_dominated(
+    least: LeastTime, judgement: Judgement, call_s: float, trace: RunTrace, ceilings: Ceilings
+) -> tuple[LeastTime, Judgement] | None:
+    cost = ceilings.fixed_cost(trace.framework)
+    floor = trace.op_floor_s if isinstance(cost, Unknown) else cost.value
+    if floor <= 0:
+        return None
+    work_s = least.terms[0].time_s if least.terms else 0.0
+    short = call_s <= floor if least.fixed is None else call_s <= DISPATCH_DOMINATED * floor and work_s < floor
+    if not short or work_s > BOUND_SHARE * call_s:
+        return None
+    reason = f"its own work needs {work_s * 1e6:.1f} us of {call_s * 1e6:.1f} us; the rest is the cost of one call"
+    return least, replace(judgement, bound=Bound.LATENCY, reason=reason)
+
+
+def _at_farther_level(
+    operator: Operator,
+    demand: Demand,
+    call_s: float,
+    ceilings: Ceilings,
+    backend: str | None,
+    judgement: Judgement,
+) -> tuple[LeastTime, Judgement] | None:
+    """Judge against the levels behind the one that could hold the operands: they may have come from there."""
+    if judgement.limiting is None or judgement.limiting.area is not Area.MEMORY:
+        return None
+    near = judgement.limiting.ceiling.resource.level
+    names = [level.level for level in ceilings.levels]
+    if near not in names:
+        return None
+    for level in ceilings.levels[names.index(near) + 1 :]:
+        moved = replace(demand, working_set_bytes=level.capacity(operator.scope))
+        least = least_time(moved, ceilings, scope=operator.scope, backend=backend)
+        verdict = judge(least, call_s)
+        if verdict.bound is Bound.MEMORY:
+            text = (
+                f"{verdict.reason}; the operands would fit {near.upper()} but the rate is that of {level.level.upper()}"
+            )
+            return least, replace(verdict, reason=text)
+    return None
+
+
+def _within_nearer_level(
+    operator: Operator, demand: Demand, call_s: float, ceilings: Ceilings, backend: str | None
+) -> tuple[LeastTime, Judgement] | None:
+    """Judge against nearer levels where the rate is above the level that the working set asks for.
+
+    A call that reuses a part of its operands from a nearer cache is faster than the far level alone allows.
+    """
+    names = [level.level for level in ceilings.levels]
+    least = least_time(demand, ceilings, scope=operator.scope, backend=backend)
+    limiting = least.limiting
+    if limiting is None or limiting.area is not Area.MEMORY or limiting.ceiling.resource.level not in names:
+        return None
+    for level in reversed(ceilings.levels[: names.index(limiting.ceiling.resource.level)]):
+        moved = replace(demand, working_set_bytes=level.capacity(operator.scope))
+        nearer = least_time(moved, ceilings, scope=operator.scope, backend=backend)
+        verdict = judge(nearer, call_s)
+        if is_known(verdict.share_of_ceiling):
+            text = f"{verdict.reason}; faster than {limiting.ceiling.resource.level} alone allows, so partly cached"
+            return nearer, replace(verdict, reason=text, grade=Grade.ASSUMED)
+    return None
+
+
+def _page_faults(
+    operator: Operator, least: LeastTime, call_s: float, memory: MemoryEvidence
+) -> tuple[LeastTime, Judgement] | None:
+    limiting = least.limiting
+    if limiting is None or limiting.area is not Area.MEMORY:
+        return None
+    if operator.fresh_bytes <= 0 or not memory.fresh_is_faulted:
+        return None
+    return least, judge(least, call_s, evidence="its result goes into new memory, which the kernel maps by page faults")
+
+
+def memory_evidence(trace: RunTrace, chosen: npt.NDArray[np.bool_], steps: int) -> MemoryEvidence:
+    """Return what the page faults and the allocations of the steady steps say."""
+    calls = np.bincount(trace.op[chosen], minlength=len(trace.operators))
+    fresh = float(sum(o.fresh_bytes * int(n) for o, n in zip(trace.operators, calls, strict=True)))
+    faults = trace.minor_faults_per_step
+    return MemoryEvidence(
+        faulted_bytes_per_step=None if faults is None else faults * trace.page_bytes,
+        fresh_bytes_per_step=fresh / max(1, steps),
+    )
+
+
+def total_least_s(rows: Sequence[JudgedOperator]) -> float:
+    """Return the least time of all calls of `rows` whose least time is known [s]."""
+    return sum(r.least.time_s * r.calls for r in rows if is_known(r.least.time_s))

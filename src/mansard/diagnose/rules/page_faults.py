@@ -1,0 +1,29 @@
+"""Results go into memory that the kernel must map first."""
+
+from __future__ import annotations
+
+from mansard.core import Bound
+from mansard.core.units import format_bytes, format_s
+from mansard.diagnose.records import Advice
+from mansard.diagnose.rules import Case
+
+
+def page_faults(case: Case) -> Advice | None:
+    """Advise where page faults on new results take the time of memory-bound operations."""
+    if not case.memory.fresh_is_faulted or case.memory.faulted_bytes_per_step is None:
+        return None
+    rows = [r for r in case.of_bound(Bound.MEMORY) if r.operator.fresh_bytes > 0]
+    time_s, gain = case.per_step_s(rows), case.headroom_s(rows)
+    if gain <= 0:
+        return None
+    return Advice(
+        rule="page_faults",
+        gain_s=gain,
+        text="Reuse memory for large results: in-place operations or out= buffers (torch), donated buffers (jax), a caching "
+        "allocator, or huge pages (GLIBC_TUNABLES=glibc.malloc.hugetlb=1).",
+        evidence=f"page faults map {format_bytes(case.memory.faulted_bytes_per_step)} a step for "
+        f"{format_bytes(case.memory.fresh_bytes_per_step)} of new results; these operations take {format_s(time_s)}",
+    )
+
+
+RULE = page_faults

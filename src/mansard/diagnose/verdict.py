@@ -1,0 +1,129 @@
+"""The main verdict of a run: the bound with the largest share of the step, and why one may believe it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mansard.core import Area, Bound, Grade, Unknown, is_known, share_of, worst_grade
+from mansard.core.units import format_bytes_per_s, format_flop_per_s, format_ratio, format_s
+from mansard.diagnose.judge_operators import JudgedOperator
+from mansard.diagnose.records import Verdict
+from mansard.diagnose.rules import Case
+
+_WILL_NOT_HELP = {
+    Bound.COMPUTE: ("faster memory or fewer bytes", "a faster input pipeline"),
+    Bound.MEMORY: ("more FLOP/s or tensor units", "a faster matrix library"),
+    Bound.NETWORK: ("another kernel", "faster memory"),
+    Bound.HOST: ("a faster device", "a better kernel"),
+    Bound.LATENCY: ("more FLOP/s", "more memory bandwidth"),
+    Bound.UNDETERMINED: (),
+}
+#: Another kind within this of the largest share is named as counter-evidence.
+CLOSE = 0.10
+
+
+def main_verdict(case: Case) -> Verdict:
+    """Return the verdict on the step as a whole."""
+    shares = case.account.shares
+    top = max(shares, key=lambda kind: shares[kind])
+    bound = Bound.UNDETERMINED if top == "unattributed" else Bound(top)
+    rows = sorted(case.of_bound(bound), key=lambda j: -j.total_s)
+    if bound in (Bound.HOST, Bound.LATENCY):
+        verdict = _between_operations(case, bound, rows, shares[top])
+    else:
+        verdict = _in_operations(case, bound, rows, shares[top])
+    return verdict
+
+
+def _counter(case: Case, bound: Bound) -> tuple[str, ...]:
+    shares = case.account.shares
+    mine = shares["unattributed" if bound is Bound.UNDETERMINED else bound.value]
+    others = sorted(((s, k) for k, s in shares.items() if k != bound.value and s > 0.05 and s < mine), reverse=True)
+    close = [f"{k} has {format_ratio(s)}, close to it" for s, k in others if mine - s < CLOSE]
+    rest = [f"{k} has {format_ratio(s)}" for s, k in others if mine - s >= CLOSE]
+    return (*close, *rest)
+
+
+def _in_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator], share_of_step: float) -> Verdict:
+    counter = _counter(case, bound)
+    if not rows or rows[0].judgement.limiting is None:
+        unknown = Unknown(
+            "the largest part of the step is in operations without a verdict", ("see the operator table",)
+        )
+        biggest = ", ".join(dict.fromkeys(r.operator.name for r in rows[:3]))
+        return Verdict(
+            bound=Bound.UNDETERMINED, limiting_ceiling="", level=None, link=None, share_of_ceiling=unknown,
+            headroom_s=unknown, time_share=share_of_step, grade=Grade.ASSUMED, counter_evidence=counter,
+            sentence=f"Undetermined: {format_ratio(share_of_step)} of a step is in operations without a verdict"
+            + (f" ({biggest})." if biggest else "."),
+        )  # fmt: skip
+    limiting = rows[0].judgement.limiting
+    ceiling = limiting.ceiling
+    least = sum(r.least.time_s * r.calls for r in rows if isinstance(r.least.time_s, float))
+    observed = sum(r.total_s for r in rows)
+    share = share_of(least, observed, uncertainty_ratio=ceiling.uncertainty_ratio)
+    headroom = max(0.0, observed - least) / case.windows.count
+    rate = format_flop_per_s(ceiling.value) if limiting.area is Area.COMPUTE else format_bytes_per_s(ceiling.value)
+    label = f"{ceiling.resource.label}, {rate}, {ceiling.kind.value}"
+    reached = f"at {share:.2f} of that ceiling" if is_known(share) else "above that ceiling, which cannot be"
+    if bound is Bound.UNDETERMINED:
+        sentence = (
+            f"Undetermined: {format_ratio(share_of_step)} of a step is in operations far below their ceilings, "
+            f"first {rows[0].operator.name} ({reached}: {label})."
+        )
+    else:
+        sentence = f"{bound.value.capitalize()}-bound: {format_ratio(share_of_step)} of a step is limited by {label}, and runs {reached}."
+    names = ", ".join(dict.fromkeys(r.operator.name for r in rows[:3]))
+    evidence = (
+        f"{format_ratio(share_of_step)} of the step is in {len(rows)} kinds of operation with this bound, first {names}",
+        f"{rows[0].operator.name}: {rows[0].judgement.reason}",
+    )
+    return Verdict(
+        bound=bound,
+        limiting_ceiling=ceiling.resource.label,
+        level=ceiling.resource.level,
+        link=ceiling.resource.link,
+        share_of_ceiling=share,
+        headroom_s=headroom,
+        time_share=share_of_step,
+        grade=worst_grade(r.judgement.grade for r in rows[:5]),
+        sentence=sentence,
+        evidence=evidence,
+        counter_evidence=counter,
+        will_not_help=_WILL_NOT_HELP[bound],
+    )
+
+
+def _between_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator], share_of_step: float) -> Verdict:
+    seconds = case.account.by_kind[bound.value]
+    least = sum(j.least.terms[0].time_s * j.calls for j in case.judged if j.least.terms) / case.windows.count
+    cost = case.ceilings.fixed_cost(case.trace.framework)
+    calls = sum(r.calls for r in rows) / case.windows.count
+    if bound is Bound.LATENCY:
+        label = f"{case.trace.framework} fixed cost"
+        each = f" ({format_s(cost.value)} each, {cost.kind.value})" if not isinstance(cost, Unknown) else ""
+        sentence = f"Latency-bound: {format_ratio(share_of_step)} of a step is the cost of starting operations{each}."
+        evidence = [f"{calls:.0f} operations a step are dominated by the cost of calling them"]
+        if rows:
+            evidence.append(f"{rows[0].operator.name}: {rows[0].judgement.reason}")
+    else:
+        causes = sorted(((t, c) for c, t in case.account.host.items() if t > 0), reverse=True)
+        words = {"input": "waiting for input data", "python": "Python between operations", "sync": "waiting in synchronisation",
+                 "compile": "compiling"}  # fmt: skip
+        label = words[causes[0][1]] if causes else "host"
+        sentence = f"Host-bound: for {format_ratio(share_of_step)} of a step nothing runs; mostly {label}."
+        evidence = [f"{words[c]}: {format_s(t)} a step" for t, c in causes]
+    return Verdict(
+        bound=bound,
+        limiting_ceiling=label,
+        level=None,
+        link=None,
+        share_of_ceiling=share_of(least, case.account.step_s),
+        headroom_s=seconds,
+        time_share=share_of_step,
+        grade=Grade.MEASURED if bound is Bound.HOST else Grade.MODELLED,
+        sentence=sentence,
+        evidence=tuple(evidence),
+        counter_evidence=_counter(case, bound),
+        will_not_help=_WILL_NOT_HELP[bound],
+    )
