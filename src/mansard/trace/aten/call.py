@@ -31,6 +31,8 @@ class AtenCall:
         shapes: Dimensions per argument; one tuple per tensor for a list of tensors; empty for scalars, None and
             zero-dimensional tensors (`dtypes` tells them apart).
         dtypes: Recorded type per argument, such as `float`, `c10::BFloat16`, `long int`, `Scalar`, `TensorList`, or empty.
+            The JSON file says only `TensorList` for a list; where its element types are known (the profiler's event
+            tree has them under the same id) write `TensorList[float,float]`, else the bytes of a list stay unknown.
         strides: Strides per argument in the layout of `shapes` [elements]; may be empty.
         values: Recorded scalar values per argument as text, empty text where none was recorded; may be empty.
     """
