@@ -140,6 +140,7 @@ def _three(x: float) -> str:
     """Three significant digits without an exponent for the magnitudes that occur in tables."""
     if x == 0:
         return "0"
+    x = float(f"{x:.3g}")
     magnitude = math.floor(math.log10(abs(x)) + 1e-12)
     return f"{x:.{min(max(0, 2 - magnitude), 6)}f}"
 

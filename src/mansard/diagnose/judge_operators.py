@@ -15,13 +15,16 @@ from mansard.core import (
     Ceilings,
     Demand,
     Grade,
+    Implausible,
     Judgement,
     LeastTime,
+    Term,
     Unknown,
     is_known,
     judge,
     least_time,
 )
+from mansard.core.units import format_s
 from mansard.trace.run import Operator, RunTrace
 
 #: An operation this many times the dispatch cost or shorter, with less work than that cost, is dominated by it.
@@ -125,17 +128,15 @@ def judge_one(
     if isinstance(demand, Unknown):
         unknown = LeastTime(time_s=demand)
         return unknown, judge(unknown, call_s)
-    per_call_cost = trace.framework if trace.framework == "torch" else None
-    least = least_time(demand, ceilings, scope=operator.scope, backend=per_call_cost)
+    least = least_time(demand, ceilings, scope=operator.scope)
     judgement = judge(least, call_s)
     if judgement.bound is not Bound.UNDETERMINED:
         return least, judgement
-    if not is_known(judgement.share_of_ceiling):
-        nearer = _within_nearer_level(operator, demand, call_s, ceilings, per_call_cost)
-        return nearer or (least, judgement)
+    if isinstance(judgement.share_of_ceiling, Implausible):
+        return _within_nearer_level(operator, demand, call_s, ceilings) or (least, judgement)
     return (
         _dispatch_dominated(least, judgement, call_s, trace, ceilings)
-        or _at_farther_level(operator, demand, call_s, ceilings, per_call_cost, judgement)
+        or _at_farther_level(operator, demand, call_s, ceilings, judgement)
         or _page_faults(operator, least, call_s, memory)
         or (least, judgement)
     )
@@ -144,16 +145,30 @@ def judge_one(
 def _dispatch_dominated(
     least: LeastTime, judgement: Judgement, call_s: float, trace: RunTrace, ceilings: Ceilings
 ) -> tuple[LeastTime, Judgement] | None:
+    """Judge an operation whose own work is a small part of a time that is of the order of one call.
+
+    In torch every operation is dispatched by itself; in jax a whole computation is, so an operation inside one must be
+    shorter than a dispatch. A call's cost lies partly outside the operation's interval, hence no share above 1.
+    """
     cost = ceilings.fixed_cost(trace.framework)
-    floor = trace.op_floor_s if isinstance(cost, Unknown) else cost.value
-    if floor <= 0:
+    if isinstance(cost, Unknown):
         return None
     work_s = least.terms[0].time_s if least.terms else 0.0
-    short = call_s <= floor if least.fixed is None else call_s <= DISPATCH_DOMINATED * floor and work_s < floor
-    if not short or work_s > BOUND_SHARE * call_s:
+    limit_s = cost.value * (DISPATCH_DOMINATED if trace.framework == "torch" else 1.0)
+    if call_s > limit_s or work_s > min(cost.value, BOUND_SHARE * call_s):
         return None
-    reason = f"its own work needs {work_s * 1e6:.1f} us of {call_s * 1e6:.1f} us; the rest is the cost of one call"
-    return least, replace(judgement, bound=Bound.LATENCY, reason=reason)
+    fixed = Term(area=Area.LATENCY, ceiling=cost, amount=1.0, time_s=cost.value)
+    reason = f"its own work needs {format_s(work_s)} of {format_s(call_s)}; the rest is the cost of a call"
+    bounded = replace(least, time_s=work_s, fixed=fixed)
+    return bounded, replace(
+        judgement,
+        bound=Bound.LATENCY,
+        limiting=fixed,
+        share_of_ceiling=min(1.0, (work_s + cost.value) / call_s),
+        headroom_s=call_s - work_s,
+        grade=Grade.MODELLED,
+        reason=reason,
+    )
 
 
 def _at_farther_level(
@@ -161,7 +176,6 @@ def _at_farther_level(
     demand: Demand,
     call_s: float,
     ceilings: Ceilings,
-    backend: str | None,
     judgement: Judgement,
 ) -> tuple[LeastTime, Judgement] | None:
     """Judge against the levels behind the one that could hold the operands: they may have come from there."""
@@ -173,7 +187,7 @@ def _at_farther_level(
         return None
     for level in ceilings.levels[names.index(near) + 1 :]:
         moved = replace(demand, working_set_bytes=level.capacity(operator.scope))
-        least = least_time(moved, ceilings, scope=operator.scope, backend=backend)
+        least = least_time(moved, ceilings, scope=operator.scope)
         verdict = judge(least, call_s)
         if verdict.bound is Bound.MEMORY:
             text = (
@@ -184,20 +198,20 @@ def _at_farther_level(
 
 
 def _within_nearer_level(
-    operator: Operator, demand: Demand, call_s: float, ceilings: Ceilings, backend: str | None
+    operator: Operator, demand: Demand, call_s: float, ceilings: Ceilings
 ) -> tuple[LeastTime, Judgement] | None:
     """Judge against nearer levels where the rate is above the level that the working set asks for.
 
     A call that reuses a part of its operands from a nearer cache is faster than the far level alone allows.
     """
     names = [level.level for level in ceilings.levels]
-    least = least_time(demand, ceilings, scope=operator.scope, backend=backend)
+    least = least_time(demand, ceilings, scope=operator.scope)
     limiting = least.limiting
     if limiting is None or limiting.area is not Area.MEMORY or limiting.ceiling.resource.level not in names:
         return None
     for level in reversed(ceilings.levels[: names.index(limiting.ceiling.resource.level)]):
         moved = replace(demand, working_set_bytes=level.capacity(operator.scope))
-        nearer = least_time(moved, ceilings, scope=operator.scope, backend=backend)
+        nearer = least_time(moved, ceilings, scope=operator.scope)
         verdict = judge(nearer, call_s)
         if is_known(verdict.share_of_ceiling):
             text = f"{verdict.reason}; faster than {limiting.ceiling.resource.level} alone allows, so partly cached"
