@@ -1,0 +1,191 @@
+"""Where ceilings and operators lie on a roofline; both the terminal and the page draw these coordinates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mansard.core import Area, Ceiling, is_known
+from mansard.diagnose.records import Diagnosis, OperatorRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One ceiling of the chart.
+
+    Args:
+        ceiling: Whose line it is.
+        slanted: Whether it is a memory line (FLOP/s = intensity x B/s), else a roof (FLOP/s).
+        used: Whether the verdict or an operator was judged against it.
+        calls_on_it: Time of the operators that it limits [s per step].
+    """
+
+    ceiling: Ceiling
+    slanted: bool
+    used: bool
+    calls_on_it: float
+
+    def flop_per_s(self, flop_per_byte: float) -> float:
+        """Height of the line at an intensity [FLOP/s]."""
+        return self.ceiling.value * flop_per_byte if self.slanted else self.ceiling.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One operator of the chart.
+
+    Args:
+        index: Its position in the operator table.
+        row: The operator.
+        flop_per_byte: Position across.
+        flop_per_s: Position up.
+        in_lane: Whether it has no FLOP; it then stands in the lane at the left edge, where its height is its
+            bandwidth times the lane's intensity, so that its distance to each memory line is true.
+    """
+
+    index: int
+    row: OperatorRow
+    flop_per_byte: float
+    flop_per_s: float
+    in_lane: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline:
+    """The coordinates of one roofline chart.
+
+    Args:
+        lines: Memory lines and compute roofs, the lowest first.
+        other: Ceilings that such a chart cannot hold (fixed costs, evaluations, links).
+        points: Operators that have a place.
+        unplaced: Positions in the table of the operators that have none: neither FLOP nor bytes are known, or both are 0.
+        x_range, y_range: Extent of the axes [FLOP/B], [FLOP/s].
+        lane: Intensity at which operators without FLOP stand, None where there is none of them.
+    """
+
+    lines: tuple[Line, ...]
+    other: tuple[Ceiling, ...]
+    points: tuple[Point, ...]
+    unplaced: tuple[int, ...]
+    x_range: tuple[float, float]
+    y_range: tuple[float, float]
+    lane: float | None
+
+    @property
+    def roof(self) -> float:
+        """The highest compute roof [FLOP/s], 0 where there is none."""
+        return max((line.ceiling.value for line in self.lines if not line.slanted), default=0.0)
+
+    @property
+    def ridges(self) -> dict[str, float]:
+        """Intensity at which each memory line meets the highest used roof [FLOP/B], by the line's label."""
+        roofs = [line for line in self.lines if not line.slanted]
+        used = [line for line in roofs if line.used] or roofs
+        if not used:
+            return {}
+        top = max(line.ceiling.value for line in used)
+        return {line.ceiling.resource.label: top / line.ceiling.value for line in self.lines if line.slanted}
+
+
+def _line(ceiling: Ceiling, diagnosis: Diagnosis) -> Line:
+    label = ceiling.resource.label
+    on_it = [
+        o.time_s
+        for o in diagnosis.operators
+        if o.limiting_ceiling == label and (o.ceiling_value is None or math.isclose(o.ceiling_value, ceiling.value))
+    ]
+    return Line(
+        ceiling=ceiling,
+        slanted=ceiling.resource.area is Area.MEMORY,
+        used=bool(on_it) or diagnosis.verdict.limiting_ceiling == label,
+        calls_on_it=math.fsum(on_it),
+    )
+
+
+def _place(row: OperatorRow) -> tuple[float, float] | None:
+    """Return intensity and FLOP/s of an operator with work and traffic, else None."""
+    if row.time_s <= 0:
+        return None
+    if is_known(row.flop) and row.flop > 0:
+        if row.flop_per_byte is not None and row.flop_per_byte > 0:
+            return row.flop_per_byte, row.flop / row.time_s
+        return None
+    if row.flop_per_byte is not None and row.flop_per_byte > 0 and is_known(row.bytes) and row.bytes > 0:
+        return row.flop_per_byte, row.flop_per_byte * row.bytes / row.time_s
+    return None
+
+
+def roofline(diagnosis: Diagnosis) -> Roofline:
+    """Return where everything of a diagnosis lies on its roofline.
+
+    Assumes: intensity and FLOP/s count the same work, so an operator lies under the line of its ceiling.
+    Source: Williams, Waterman, Patterson, Roofline, CACM 52(4), 2009.
+    """
+    drawable = [
+        c
+        for c in diagnosis.ceilings
+        if c.resource.area is Area.MEMORY or (c.resource.area is Area.COMPUTE and c.unit == "FLOP/s")
+    ]
+    other = tuple(c for c in diagnosis.ceilings if c not in drawable)
+    lines = sorted((_line(c, diagnosis) for c in drawable), key=lambda n: (not n.slanted, n.ceiling.value))
+    placed = {i: spot for i, row in enumerate(diagnosis.operators) if (spot := _place(row)) is not None}
+    waiting = {
+        i: row
+        for i, row in enumerate(diagnosis.operators)
+        if i not in placed and is_known(row.flop) and row.flop == 0 and is_known(row.bytes) and row.bytes > 0
+        and row.time_s > 0
+    }  # fmt: skip
+    x_low, x_high = _x_range(lines, [x for x, _ in placed.values()])
+    lane = None
+    if waiting:
+        lane = x_low / 10**0.5
+        x_low = x_low / 10
+    points = [
+        Point(index=i, row=diagnosis.operators[i], flop_per_byte=x, flop_per_s=y, in_lane=False)
+        for i, (x, y) in placed.items()
+    ]
+    if lane is not None:
+        for i, row in waiting.items():
+            assert is_known(row.bytes)
+            height = row.bytes / row.time_s * lane
+            points.append(Point(index=i, row=row, flop_per_byte=lane, flop_per_s=height, in_lane=True))
+    unplaced = tuple(i for i in range(len(diagnosis.operators)) if i not in placed and i not in waiting)
+    return Roofline(
+        lines=tuple(lines),
+        other=other,
+        points=tuple(sorted(points, key=lambda p: p.index)),
+        unplaced=unplaced,
+        x_range=(x_low, x_high),
+        y_range=_y_range(lines, points, x_low),
+        lane=lane,
+    )
+
+
+def _x_range(lines: Iterable[Line], xs: list[float]) -> tuple[float, float]:
+    """Return whole decades that hold every point and every ridge [FLOP/B]."""
+    slopes = [line.ceiling.value for line in lines if line.slanted]
+    roofs = [line.ceiling.value for line in lines if not line.slanted]
+    spots = [x for x in xs if x > 0]
+    if slopes and roofs:
+        spots += [min(roofs) / max(slopes), max(roofs) / min(slopes)]
+    if not spots:
+        return 0.1, 100.0
+    low = 10.0 ** math.floor(math.log10(min(spots)) - 0.15)
+    high = 10.0 ** math.ceil(math.log10(max(spots)) + 0.3)
+    return low, high
+
+
+def _y_range(lines: Iterable[Line], points: Iterable[Point], x_low: float) -> tuple[float, float]:
+    """Return decades that hold the roofs, the points and the slowest memory line at the left edge [FLOP/s]."""
+    tops = [line.ceiling.value for line in lines if not line.slanted]
+    slopes = [line.ceiling.value for line in lines if line.slanted]
+    # A tiny call far below everything must not flatten the chart; it is drawn on the lower edge instead.
+    spent = math.fsum(p.row.time_s for p in points)
+    heights = [p.flop_per_s for p in points if p.flop_per_s > 0 and p.row.time_s >= 0.003 * spent]
+    if not tops:
+        tops = [s * 100.0 for s in slopes[-1:]]
+    high = max([*tops, *heights], default=1e12)
+    low = min([*heights, *(s * x_low for s in slopes[:1])], default=high / 1e3)
+    low = max(low, high / 1e7)
+    return 10.0 ** math.floor(math.log10(low) - 0.05), 10.0 ** (math.ceil(math.log10(high) * 2.0 + 0.3) / 2.0)

@@ -1,0 +1,361 @@
+"""The diagnosis as text: the story in about forty lines, for a terminal, a pipe or a log."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import dataclass
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mansard.core import Bound, Implausible, is_known
+from mansard.core.units import format_bytes, format_flop, format_ratio, format_s
+from mansard.diagnose.records import Diagnosis, OperatorRow
+from mansard.report import chart
+from mansard.report.text import (
+    ceiling_text,
+    clean,
+    compact,
+    count,
+    figure,
+    intensity,
+    percent_shares,
+    reasons,
+    receipt_rows,
+    share_kinds,
+    shorten,
+    total_of,
+)
+from mansard.report.textplot import draw
+
+_STYLES = {
+    "compute": "blue", "memory": "yellow", "network": "magenta", "host": "green", "latency": "red",
+    "undetermined": "bright_black", "unattributed": "bright_black",
+}  # fmt: skip
+_FILLS = {"compute": "\u2588", "memory": "\u2593", "network": "\u259a", "host": "\u2592", "latency": "\u2591",
+          "unattributed": "\u00b7"}  # fmt: skip
+_LETTERS = {"compute": "C", "memory": "M", "network": "N", "host": "H", "latency": "L", "unattributed": "."}
+_SHORT_BOUND = {Bound.UNDETERMINED: "undet."}
+_TOP_ROWS, _VERBOSE_ROWS = 10, 40
+_FIRST_THINGS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Page:
+    """Where the text goes, and with what means.
+
+    Args:
+        console: Collects the lines.
+        ascii_only: Whether the reader's encoding is not UTF-8.
+        verbose: Whether to show more rows and the whole receipt.
+    """
+
+    console: Console
+    ascii_only: bool
+    verbose: bool
+
+    @property
+    def width(self) -> int:
+        return self.console.width
+
+    def clean(self, text: object) -> str:
+        return clean(text, ascii_only=self.ascii_only)
+
+    def short(self, text: object, limit: int) -> str:
+        """Return foreign text in at most `limit` columns of the terminal."""
+        plain = self.clean(text)
+        if cell_len(plain) <= limit:
+            return plain
+        cut = shorten(plain, limit, ellipsis="..." if self.ascii_only else "\u2026")
+        return cut if cell_len(cut) <= limit else set_cell_size(plain, limit).rstrip()
+
+    def heading(self, title: str, aside: str = "") -> None:
+        self.console.print()
+        self.console.print(Text.assemble((title, "bold"), (f"  {aside}" if aside else "", "dim")))
+
+    def wrapped(self, text: str, *, first: str = "  ", rest: str = "", style: str = "", lines: int = 0) -> None:
+        """Print a paragraph with a hanging indent; more than `lines` lines are cut with a mark."""
+        label = first.lstrip(" ") if rest else ""
+        lead = first[: len(first) - len(first.lstrip(" "))] if rest else first
+        hang = rest or " " * cell_len(first)
+        room = max(10, self.width - max(cell_len(hang), cell_len(lead)))
+        body = Text.assemble(label, (text, style)).wrap(self.console, room)
+        shown = list(body)[: lines or None]
+        if len(shown) < len(body):
+            shown[-1].truncate(max(4, room - 6))
+            shown[-1].append(" [...]")
+        for index, line in enumerate(shown):
+            line.rstrip()
+            self.console.print(Text.assemble(lead if index == 0 else hang, line), soft_wrap=True)
+
+
+def render(
+    diagnosis: Diagnosis,
+    *,
+    width: int = 80,
+    color: bool = False,
+    verbose: bool = False,
+    roofline: bool = True,
+    encoding: str = "utf-8",
+) -> str:
+    """Return the diagnosis as text whose lines have at most `width` columns.
+
+    Args:
+        diagnosis: What to show.
+        width: Columns, at least 40.
+        color: Write ANSI colour; the caller decides (terminal, NO_COLOR, --no-color).
+        verbose: More operators, all findings and advice, the whole receipt, the roofline at any width.
+        roofline: Draw a roofline in characters where there is room for it.
+        encoding: What the reader's stream writes; anything but UTF-8 gets ASCII alone.
+    """
+    sink = io.StringIO()
+    console = Console(
+        file=sink, width=max(40, width), height=100, force_terminal=color, no_color=not color,
+        color_system="standard" if color else None, highlight=False, emoji=False, markup=False, soft_wrap=False,
+        legacy_windows=False, _environ={},
+    )  # fmt: skip
+    ascii_only = encoding.lower().replace("-", "").replace("_", "") not in ("utf8", "utf8sig")
+    page = _Page(console=console, ascii_only=ascii_only, verbose=verbose)
+    _headline(page, diagnosis)
+    _step(page, diagnosis)
+    _time(page, diagnosis)
+    _operators(page, diagnosis)
+    if roofline and diagnosis.ceilings and (verbose or console.width >= 100) and console.width >= 60:
+        page.heading("Roofline", "log-log; dense lines are the ceilings that operators were judged against")
+        for line in draw(chart.roofline(diagnosis), width=min(console.width, 120), ascii_only=ascii_only):
+            console.print(Text(line), soft_wrap=True)
+    _advice(page, diagnosis)
+    _findings(page, diagnosis)
+    _receipt(page, diagnosis)
+    text = "\n".join(line.rstrip() for line in sink.getvalue().splitlines()) + "\n"
+    return text.translate(_TO_ASCII) if ascii_only else text
+
+
+_TO_ASCII = {0x2013: "-", 0x2026: ".", 0x00B7: ".", 0x00D7: "x"}
+
+
+def _headline(page: _Page, d: Diagnosis) -> None:
+    head = Text.assemble(("Mansard", "bold"), "  ", page.short(d.program, max(12, page.width - 18)))
+    head.append(f"  {page.short(d.framework, 8)}", style="dim")
+    page.console.print(head, soft_wrap=True)
+    page.console.print()
+    page.wrapped(page.clean(d.verdict.sentence), first="", style="bold", lines=0 if page.verbose else 5)
+    share = figure(d.verdict.share_of_ceiling, format_ratio)
+    limit = page.short(d.verdict.limiting_ceiling or "no ceiling", 30)
+    facts = f", limit {limit}, share {share}, headroom {figure(d.verdict.headroom_s, format_s)}/step"
+    style = f"bold {_STYLES[d.verdict.bound.value]}"
+    line = Text.assemble((d.verdict.bound.value, style), f"{facts}, {d.verdict.grade.value}")
+    for piece in line.wrap(page.console, page.width):
+        page.console.print(piece, soft_wrap=True)
+    for name, why in reasons(d):
+        page.wrapped(page.clean(f"{name}: {why}"), style="dim", lines=0 if page.verbose else 2)
+    if page.verbose:
+        for title, sentences in (
+            ("because", d.verdict.evidence),
+            ("but", d.verdict.counter_evidence),
+            ("will not help", d.verdict.will_not_help),
+        ):
+            for sentence in sentences:
+                page.wrapped(page.clean(sentence), first=f"  {title}: ")
+
+
+def _step(page: _Page, d: Diagnosis) -> None:
+    s = d.step
+    plural = "" if s.count == 1 else "s"
+    low, high = (format_s(v) for v in s.ci95_s)
+    page.heading("Step", f"{page.short(s.note, max(20, page.width - 20))}")
+    spread = f"{format_s(s.median_s)} median of {s.count} step{plural}, 95 % of the median in {low} to {high}"
+    overhead = s.profiler_overhead_ratio
+    if overhead is None:
+        profiler = f"profiler overhead not measured ({format_s(s.profiled_median_s)} with it on)"
+    else:
+        sign = "-" if overhead < 0 else "+"
+        profiler = f"profiler {sign}{format_ratio(abs(overhead))} ({format_s(s.profiled_median_s)} with it on)"
+    page.wrapped(f"{spread}; steps found by {page.clean(s.source)}; {profiler}", lines=0 if page.verbose else 4)
+    work = [figure(d.flop_per_step, format_flop, missing="?"), figure(d.bytes_per_step, format_bytes, missing="?")]
+    units = ["matrix FLOP" if work[0] == "?" else "of matrix work", "bytes" if work[1] == "?" else "compulsory traffic"]
+    mfu = figure(d.mfu_ratio, format_ratio)
+    page.wrapped(
+        f"{work[0]} {units[0]}, {work[1]} {units[1]}, MFU {mfu}; cost known for "
+        f"{format_ratio(d.attributed_ratio)} of operator time"
+    )
+
+
+def _time(page: _Page, d: Diagnosis) -> None:
+    page.heading("Where the time goes")
+    kinds, percent = share_kinds(d.time_shares), percent_shares(d.time_shares)
+    bar, used = Text("  "), 0
+    room = page.width - 4
+    shown = math.fsum(percent.values()) or 1.0
+    edge = 0.0
+    for kind in kinds:
+        edge += percent[kind]
+        cells = max(0, min(room, round(edge / shown * room)) - used)
+        fill = _LETTERS.get(kind, "?") if page.ascii_only else _FILLS.get(kind, "?")
+        bar.append(fill * cells, style=_STYLES.get(kind, ""))
+        used += cells
+    page.console.print(bar, soft_wrap=True)
+    legend = Text()
+    for kind in kinds:
+        if percent[kind] == 0 and d.time_shares[kind] == 0:
+            continue
+        fill = _LETTERS.get(kind, "?") if page.ascii_only else _FILLS.get(kind, "?")
+        legend.append("   " if legend else "")
+        legend.append(fill, style=_STYLES.get(kind, ""))
+        legend.append(f"\u00a0{page.short(kind, 16)}\u00a0{percent[kind]:.1f}\u00a0%")
+    for line in legend.wrap(page.console, page.width - 4):
+        line.rstrip()
+        page.console.print(Text.assemble("  ", line), soft_wrap=True)
+    parts = [
+        f"{page.short(p.kind, 16)} {format_s(p.time_s)} ({p.bound.value})" for p in d.parts if p.time_s > 0
+    ]  # fmt: skip
+    if parts:
+        page.wrapped(", ".join(p.replace(" ", "\u00a0") for p in parts), first="  by part: ", rest="    ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Column:
+    """A column of the operator table: header, width, and the widths of page that show it."""
+
+    title: str
+    width: int
+    least_page: int = 0
+
+
+_COLUMNS = (
+    _Column(title="calls", width=5, least_page=70),
+    _Column(title="time", width=6),
+    _Column(title="step", width=5),
+    _Column(title="FLOP", width=5, least_page=70),
+    _Column(title="bytes", width=5, least_page=70),
+    _Column(title="FLOP/B", width=6, least_page=76),
+    _Column(title="bound", width=7),
+    _Column(title="share", width=5),
+    _Column(title="headroom", width=8, least_page=50),
+    _Column(title="part", width=9, least_page=110),
+    _Column(title="ceiling", width=22, least_page=120),
+)
+
+
+def _brief(name: str, limit: int) -> str:
+    """Return the name without the namespace that most operators share, where it would have to be cut."""
+    return name if len(name) <= limit else name.removeprefix("aten::")
+
+
+def _cells(page: _Page, row: OperatorRow, step_s: float) -> dict[str, str]:
+    return {
+        "calls": count(row.calls),
+        "time": compact(format_s(row.time_s), ""),
+        "step": f"{row.time_s / step_s * 100:.1f}%" if step_s > 0 else "?",
+        "FLOP": compact(figure(row.flop, format_flop), "FLOP"),
+        "bytes": compact(figure(row.bytes, format_bytes), "B"),
+        "FLOP/B": figure(row.flop_per_byte, intensity),
+        "bound": _SHORT_BOUND.get(row.bound, row.bound.value),
+        "share": figure(row.share_of_ceiling, format_ratio).replace(" ", ""),
+        "headroom": compact(figure(row.headroom_s, format_s), ""),
+        "part": page.short(row.part, 9),
+        "ceiling": page.short(row.limiting_ceiling, 22),
+    }
+
+
+def _sum_cells(rows: tuple[OperatorRow, ...], step_s: float) -> dict[str, str]:
+    """Return the cells of a summary row; a sum over figures of which some are not known says so with `?`."""
+    time_s = math.fsum(r.time_s for r in rows)
+    sums = [total_of([getattr(r, name) for r in rows]) for name in ("flop", "bytes", "headroom_s")]
+    flop, size, headroom = (
+        compact(write(value), unit) + ("?" if missing else "")
+        for (value, missing), write, unit in zip(
+            sums, (format_flop, format_bytes, format_s), ("FLOP", "B", ""), strict=True
+        )
+    )
+    return {
+        "calls": count(math.fsum(r.calls for r in rows)),
+        "time": compact(format_s(time_s), ""),
+        "step": f"{time_s / step_s * 100:.1f}%" if step_s > 0 else "?",
+        "FLOP": flop, "bytes": size, "headroom": headroom,
+    }  # fmt: skip
+
+
+def _operators(page: _Page, d: Diagnosis) -> None:
+    limit = _VERBOSE_ROWS if page.verbose else _TOP_ROWS
+    # One row more than the limit takes no more lines than a row that sums a single operator up.
+    shown = d.operators if len(d.operators) <= limit + 1 else d.operators[:limit]
+    others = d.operators[len(shown) :]
+    columns = [c for c in _COLUMNS if page.width >= c.least_page]
+    gap = 2 if page.width >= 100 else 1
+    name_width = max(12, min(60, page.width - 2 - sum(c.width + gap for c in columns)))
+    page.heading("Operators", f"per step, {len(d.operators)} in all; ? not (all) known, ! cannot be true")
+    table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, gap, 0, 0), collapse_padding=True)
+    table.add_column("name", width=name_width, no_wrap=True, overflow="crop")
+    for column in columns:
+        left = column.title in ("bound", "part", "ceiling")
+        table.add_column(
+            column.title, width=column.width, justify="left" if left else "right", no_wrap=True, overflow="crop"
+        )
+    for row in shown:
+        cells = _cells(page, row, d.step.median_s)
+        table.add_row(
+            Text(page.short(_brief(row.name, name_width), name_width)),
+            *(Text(cells[c.title], style=_STYLES[row.bound.value] if c.title == "bound" else "") for c in columns),
+        )
+    for title, rows in ((f"{len(others)} others", others), ("all operators", d.operators)):
+        if rows:
+            sums = _sum_cells(rows, d.step.median_s)
+            table.add_row(title, *(Text(sums.get(c.title, "")) for c in columns), style="dim")
+    if d.operators:
+        page.console.print(table)
+    else:
+        page.wrapped("none were recorded")
+    if any(isinstance(r.share_of_ceiling, Implausible) for r in d.operators) and page.verbose:
+        for row in d.operators:
+            if isinstance(row.share_of_ceiling, Implausible):
+                suspects = "; ".join(row.share_of_ceiling.suspects)
+                page.wrapped(page.clean(f"{page.short(row.name, 40)}: suspects: {suspects}"), first="  ! ")
+
+
+def _advice(page: _Page, d: Diagnosis) -> None:
+    limit = len(d.advice) if page.verbose else _FIRST_THINGS
+    more = f"{len(d.advice) - limit} more in --json and the report" if len(d.advice) > limit else ""
+    page.heading("Worth doing first", more)
+    if not d.advice:
+        page.wrapped("no rule found anything worth doing")
+    for index, item in enumerate(d.advice[:limit], 1):
+        share = f", {format_ratio(item.gain_s / d.step.median_s)}" if d.step.median_s > 0 else ""
+        gain = f"up to {format_s(item.gain_s)}/step{share}"
+        page.wrapped(f"{page.clean(item.text)} ({gain})", first=f"  {index}. ", lines=0 if page.verbose else 3)
+        if page.verbose:
+            page.wrapped(f"{page.clean(item.evidence)} [{page.clean(item.rule)}]", first="     ", style="dim")
+
+
+def _findings(page: _Page, d: Diagnosis) -> None:
+    if not d.findings:
+        return
+    limit = len(d.findings) if page.verbose else 4
+    more = f"{len(d.findings) - limit} more in --json and the report" if len(d.findings) > limit else ""
+    page.heading("Findings", more)
+    for note in d.findings[:limit]:
+        page.wrapped(page.clean(note.text), first="  - ", lines=0 if page.verbose else 2)
+
+
+def _receipt(page: _Page, d: Diagnosis) -> None:
+    page.heading("Receipt")
+    used = [line.ceiling for line in chart.roofline(d).lines if line.used]
+    used += [
+        c for c in d.ceilings if any(o.limiting_ceiling == c.resource.label for o in d.operators) and c not in used
+    ]
+    if used:
+        page.wrapped(page.clean("; ".join(ceiling_text(c) for c in used)), first="  judged against: ", rest="    ")
+    rows = receipt_rows(d.receipt, limit=200 if page.verbose else 60)
+    if page.verbose:
+        for name, value in rows:
+            page.wrapped(page.clean(value), first=f"  {page.short(name, 40)}: ", rest="      ", lines=6)
+    elif rows:
+        joined = "; ".join(f"{page.short(name, 40)}: {page.short(value, 160)}" for name, value in rows)
+        page.wrapped(joined, rest="    ", lines=5)
+    elif not used:
+        page.wrapped("none was kept: no figure here says what it was judged against")
+    if not is_known(d.verdict.headroom_s) and not d.ceilings:
+        page.wrapped("no ceilings: run `mansard measure` first")
