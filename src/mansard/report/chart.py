@@ -10,6 +10,10 @@ from mansard.core import Area, Ceiling, is_known
 from mansard.diagnose.records import Diagnosis, OperatorRow
 
 
+#: Width of the lane for operators without FLOP, as a ratio of intensities: half a decade.
+LANE_WIDTH = 10**0.5
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
     """One ceiling of the chart.
@@ -18,13 +22,13 @@ class Line:
         ceiling: Whose line it is.
         slanted: Whether it is a memory line (FLOP/s = intensity x B/s), else a roof (FLOP/s).
         used: Whether the verdict or an operator was judged against it.
-        calls_on_it: Time of the operators that it limits [s per step].
+        time_on_it_s: Time of the operators that it limits [s per step].
     """
 
     ceiling: Ceiling
     slanted: bool
     used: bool
-    calls_on_it: float
+    time_on_it_s: float
 
     def flop_per_s(self, flop_per_byte: float) -> float:
         """Height of the line at an intensity [FLOP/s]."""
@@ -88,18 +92,20 @@ class Roofline:
         return {line.ceiling.resource.label: top / line.ceiling.value for line in self.lines if line.slanted}
 
 
+def judged_against(row: OperatorRow, ceiling: Ceiling) -> bool:
+    """Return whether an operator was judged against exactly this ceiling."""
+    return row.limiting_ceiling == ceiling.resource.label and (
+        row.ceiling_value is None or math.isclose(row.ceiling_value, ceiling.value)
+    )
+
+
 def _line(ceiling: Ceiling, diagnosis: Diagnosis) -> Line:
-    label = ceiling.resource.label
-    on_it = [
-        o.time_s
-        for o in diagnosis.operators
-        if o.limiting_ceiling == label and (o.ceiling_value is None or math.isclose(o.ceiling_value, ceiling.value))
-    ]
+    on_it = [o.time_s for o in diagnosis.operators if judged_against(o, ceiling)]
     return Line(
         ceiling=ceiling,
         slanted=ceiling.resource.area is Area.MEMORY,
-        used=bool(on_it) or diagnosis.verdict.limiting_ceiling == label,
-        calls_on_it=math.fsum(on_it),
+        used=bool(on_it) or diagnosis.verdict.limiting_ceiling == ceiling.resource.label,
+        time_on_it_s=math.fsum(on_it),
     )
 
 
@@ -139,8 +145,8 @@ def roofline(diagnosis: Diagnosis) -> Roofline:
     x_low, x_high = _x_range(lines, [x for x, _ in placed.values()])
     lane = None
     if waiting:
-        lane = x_low / 10**0.5
-        x_low = x_low / 10
+        lane = x_low / LANE_WIDTH**0.5
+        x_low = x_low / LANE_WIDTH
     points = [
         Point(index=i, row=diagnosis.operators[i], flop_per_byte=x, flop_per_s=y, in_lane=False)
         for i, (x, y) in placed.items()
@@ -163,7 +169,7 @@ def roofline(diagnosis: Diagnosis) -> Roofline:
 
 
 def _x_range(lines: Iterable[Line], xs: list[float]) -> tuple[float, float]:
-    """Return whole decades that hold every point and every ridge [FLOP/B]."""
+    """Return a range that holds every point and every ridge with room on both sides [FLOP/B]."""
     slopes = [line.ceiling.value for line in lines if line.slanted]
     roofs = [line.ceiling.value for line in lines if not line.slanted]
     spots = [x for x in xs if x > 0]
@@ -171,9 +177,7 @@ def _x_range(lines: Iterable[Line], xs: list[float]) -> tuple[float, float]:
         spots += [min(roofs) / max(slopes), max(roofs) / min(slopes)]
     if not spots:
         return 0.1, 100.0
-    low = 10.0 ** math.floor(math.log10(min(spots)) - 0.15)
-    high = 10.0 ** math.ceil(math.log10(max(spots)) + 0.3)
-    return low, high
+    return min(spots) / 2.5, max(spots) * 5.0
 
 
 def _y_range(lines: Iterable[Line], points: Iterable[Point], x_low: float) -> tuple[float, float]:
@@ -188,4 +192,4 @@ def _y_range(lines: Iterable[Line], points: Iterable[Point], x_low: float) -> tu
     high = max([*tops, *heights], default=1e12)
     low = min([*heights, *(s * x_low for s in slopes[:1])], default=high / 1e3)
     low = max(low, high / 1e7)
-    return 10.0 ** math.floor(math.log10(low) - 0.05), 10.0 ** (math.ceil(math.log10(high) * 2.0 + 0.3) / 2.0)
+    return low / 2.0, 10.0 ** (math.ceil(math.log10(high) * 2.0 + 0.3) / 2.0)

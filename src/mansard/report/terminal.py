@@ -134,7 +134,7 @@ def render(
     return text.translate(_TO_ASCII) if ascii_only else text
 
 
-_TO_ASCII = {0x2013: "-", 0x2026: ".", 0x00B7: ".", 0x00D7: "x"}
+_TO_ASCII = {0x2013: "-", 0x2026: ".", 0x2265: ">", 0x00B7: ".", 0x00D7: "x"}
 
 
 def _headline(page: _Page, d: Diagnosis) -> None:
@@ -262,11 +262,11 @@ def _cells(page: _Page, row: OperatorRow, step_s: float) -> dict[str, str]:
 
 
 def _sum_cells(rows: tuple[OperatorRow, ...], step_s: float) -> dict[str, str]:
-    """Return the cells of a summary row; a sum over figures of which some are not known says so with `?`."""
+    """Return the cells of a summary row; a sum over figures of which some are not known is a lower limit."""
     time_s = math.fsum(r.time_s for r in rows)
     sums = [total_of([getattr(r, name) for r in rows]) for name in ("flop", "bytes", "headroom_s")]
     flop, size, headroom = (
-        compact(write(value), unit) + ("?" if missing else "")
+        ("\u2265" if missing else "") + compact(write(value), unit)
         for (value, missing), write, unit in zip(
             sums, (format_flop, format_bytes, format_s), ("FLOP", "B", ""), strict=True
         )
@@ -287,7 +287,7 @@ def _operators(page: _Page, d: Diagnosis) -> None:
     columns = [c for c in _COLUMNS if page.width >= c.least_page]
     gap = 2 if page.width >= 100 else 1
     name_width = max(12, min(60, page.width - 2 - sum(c.width + gap for c in columns)))
-    page.heading("Operators", f"per step, {len(d.operators)} in all; ? not (all) known, ! cannot be true")
+    page.heading("Operators", f"per step, {len(d.operators)} in all; ? not known, ! cannot be true")
     table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, gap, 0, 0), collapse_padding=True)
     table.add_column("name", width=name_width, no_wrap=True, overflow="crop")
     for column in columns:

@@ -1,0 +1,173 @@
+"""What the page's scripts read: operators and chart coordinates, each figure with its text, as JSON that stays inside its tag."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from mansard.core import Ceiling, Implausible, Unknown, is_known
+from mansard.core.units import format_bytes, format_bytes_per_s, format_flop, format_flop_per_s, format_ratio, format_s
+from mansard.diagnose.records import Diagnosis, OperatorRow
+from mansard.report import chart
+from mansard.report.text import ceiling_text, ceiling_value, clean, count, figure, intensity, shorten, total_of
+
+#: Most operators on a page, and the most bytes that they take in it; the smaller of the two decides.
+ROW_CAP, ROW_BYTES = 2000, 520_000
+LINE_LENGTH, TEXT_LENGTH = 240, 1200
+_CELL_LENGTH = 160
+
+
+def as_json(value: Any) -> str:
+    """Return JSON that cannot end the script tag it stands in.
+
+    `<`, `>` and `&` become escapes, so neither `</script>` nor `<!--` occurs whatever a profile holds; so do the
+    two line separators that older scripts take for line ends.
+
+    >>> as_json({"name": "</script><!--"})
+    '{"name":"\\\\u003c/script\\\\u003e\\\\u003c!--"}'
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for char in "<>&\u2028\u2029":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return text
+
+
+def payload(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Return the page's data: capped operator rows, a row that sums the rest up, and the chart."""
+    rows = _capped(diagnosis)
+    kept, total = len(rows), len(diagnosis.operators)
+    sums = []
+    if kept < total:
+        sums.append({"name": f"{total - kept} others", "t": _sums(diagnosis.operators[kept:], diagnosis)})
+    if total:
+        sums.append({"name": f"all {total} operators", "t": _sums(diagnosis.operators, diagnosis)})
+    cap = f"This page lists the {kept} longest; the JSON document has all {total}." if kept < total else ""
+    return {
+        "operators": rows,
+        "sums": sums,
+        "cap": cap,
+        "total_count": total,
+        "total_time": math.fsum(o.time_s for o in diagnosis.operators),
+        "chart": _chart(diagnosis, kept),
+    }
+
+
+def _capped(diagnosis: Diagnosis) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    size = 0
+    for operator in diagnosis.operators[:ROW_CAP]:
+        row = _row(operator, diagnosis.step.median_s)
+        size += len(as_json(row).encode())
+        if size > ROW_BYTES:
+            break
+        rows.append(row)
+    return rows
+
+
+def _short(text: object, limit: int = _CELL_LENGTH) -> str:
+    return shorten(clean(text), limit)
+
+
+def _sortable(value: float | Unknown | Implausible | None) -> float | None:
+    if isinstance(value, Implausible):
+        return value.value
+    return value if is_known(value) else None
+
+
+def _row(o: OperatorRow, step_s: float) -> dict[str, Any]:
+    """Return one operator: `v` to sort by, `t` to read, the rest for its receipt; empty texts are left out."""
+    unknown = [v for v in (o.flop, o.bytes, o.share_of_ceiling, o.headroom_s) if isinstance(v, Unknown)]
+    missing = "; ".join(
+        dict.fromkeys(f"{u.reason}" + (f" (needs {', '.join(u.needs)})" if u.needs else "") for u in unknown)
+    )
+    suspects = "; ".join(o.share_of_ceiling.suspects) if isinstance(o.share_of_ceiling, Implausible) else ""
+    limit = _short(o.limiting_ceiling, 60)
+    value = f" {ceiling_value(o.ceiling_value, o.ceiling_unit)}" if o.ceiling_value and o.ceiling_value > 0 else ""
+    texts = {
+        "shapes": _short(o.shapes), "category": _short(o.category, 40), "source": _short(o.source, 80),
+        "formula": _short(o.formula), "reason": _short(o.reason), "level": _short(o.level or "", 20).upper(),
+        "grade": o.grade.value, "ceiling": limit + value, "missing": _short(missing, 240), "suspects": _short(suspects, 480),
+        "full": format_flop(o.full_square_flop) if o.full_square_flop else "",
+    }  # fmt: skip
+    optional = ("missing", "suspects", "full")
+    return {
+        "name": _short(o.name),
+        "label": shorten(clean(o.name).removeprefix("aten::"), 24),
+        "part": _short(o.part, 40),
+        "bound": o.bound.value,
+        "limit": limit or "\u2013",
+        **{key: text for key, text in texts.items() if text or key not in optional},
+        "v": {
+            "calls": o.calls, "time": o.time_s, "step": o.time_s, "flop": _sortable(o.flop), "bytes": _sortable(o.bytes),
+            "fpb": o.flop_per_byte, "share": _sortable(o.share_of_ceiling), "headroom": _sortable(o.headroom_s),
+        },
+        "t": {
+            "calls": count(o.calls), "time": format_s(o.time_s), "step": _percent(o.time_s, step_s),
+            "flop": figure(o.flop, format_flop), "bytes": figure(o.bytes, format_bytes),
+            "fpb": figure(o.flop_per_byte, intensity), "share": figure(o.share_of_ceiling, format_ratio),
+            "headroom": figure(o.headroom_s, format_s),
+        },
+    }  # fmt: skip
+
+
+def _percent(seconds: float, step_s: float) -> str:
+    return f"{seconds / step_s * 100:.1f} %" if step_s > 0 else "?"
+
+
+def _sums(rows: Sequence[OperatorRow], diagnosis: Diagnosis) -> dict[str, str]:
+    """Return the sums of some operators; one over figures that are not all known is a lower limit."""
+    time_s = math.fsum(r.time_s for r in rows)
+    out = {
+        "calls": count(math.fsum(r.calls for r in rows)),
+        "time": format_s(time_s),
+        "step": _percent(time_s, diagnosis.step.median_s),
+    }
+    for key, field, write in (("flop", "flop", format_flop), ("bytes", "bytes", format_bytes),
+                              ("headroom", "headroom_s", format_s)):  # fmt: skip
+        value, missing = total_of([getattr(r, field) for r in rows])
+        out[key] = ("\u2265 " if missing else "") + write(value)
+    return out
+
+
+def _chart(diagnosis: Diagnosis, kept: int) -> dict[str, Any]:
+    roofline = chart.roofline(diagnosis)
+    return {
+        "x_range": list(roofline.x_range),
+        "y_range": list(roofline.y_range),
+        "lane": roofline.lane,
+        "lines": [
+            {
+                "label": _short(line.ceiling.resource.label, 60),
+                "short": f"{_brief(line.ceiling)} {ceiling_value(line.ceiling.value, line.ceiling.unit)}",
+                "text": _short(ceiling_text(line.ceiling)) + (f", {_short(line.ceiling.source, 60)}" if line.ceiling.source else ""),
+                "value": line.ceiling.value,
+                "kind": line.ceiling.kind.value,
+                "slanted": line.slanted,
+                "used": line.used,
+            }
+            for line in roofline.lines
+        ],
+        "points": [_point(p, roofline) for p in roofline.points if p.index < kept],
+    }  # fmt: skip
+
+
+def _brief(ceiling: Ceiling) -> str:
+    if ceiling.resource.level is None:
+        return _short(ceiling.resource.label, 40)
+    return _short(" ".join(w for w in (ceiling.resource.level.upper(), ceiling.resource.mix) if w), 40)
+
+
+def _point(point: chart.Point, roofline: chart.Roofline) -> dict[str, Any]:
+    low, high = roofline.y_range
+    row = point.row
+    if point.in_lane and is_known(row.bytes):
+        rate = format_bytes_per_s(row.bytes / row.time_s)
+    else:
+        rate = format_flop_per_s(point.flop_per_s)
+    y = min(max(point.flop_per_s, low), high)
+    return {
+        "i": point.index, "x": point.flop_per_byte, "y": y, "rate": rate, "lane": point.in_lane,
+        "edge": y != point.flop_per_s,
+    }  # fmt: skip
