@@ -1,0 +1,176 @@
+"""`mansard run`: run a program as a guest, then say what bounds it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mansard.core.errors import UndecidedError, UsageError
+
+if TYPE_CHECKING:
+    from mansard.core import Ceilings
+    from mansard.diagnose.records import Diagnosis
+
+
+@click.command(
+    "run",
+    context_settings={
+        "ignore_unknown_options": True,
+        "allow_interspersed_args": False,
+        "help_option_names": ["-h", "--help"],
+    },
+)
+@click.option("-m", "as_module", is_flag=True, help="PROGRAM is a module name, as with `python -m`.")
+@click.option("--json", "as_json", is_flag=True, help="Print the document alone on stdout; the program's stdout goes to stderr.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the JSON document to a file.")
+@click.option("--report", type=click.Path(path_type=Path), help="Write a self-contained HTML report to a file.")
+@click.option("--ceilings", "ceilings_file", type=click.Path(path_type=Path), help="Judge against this ceilings.json.")
+@click.option("--keep", type=click.Path(path_type=Path), help="Keep the recording in this new directory.")
+@click.option("--force", is_flag=True, help="Overwrite existing output files.")
+@click.option("-v", "--verbose", is_flag=True, help="Show every operator, all evidence and the whole receipt.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing but the program's own output and errors.")
+@click.argument("program")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def command(
+    as_module: bool,
+    as_json: bool,
+    output: Path | None,
+    report: Path | None,
+    ceilings_file: Path | None,
+    keep: Path | None,
+    force: bool,
+    verbose: bool,
+    quiet: bool,
+    program: str,
+    args: tuple[str, ...],
+) -> int:
+    """Run PROGRAM with ARGS, unmodified, and name its bottleneck.
+
+    The program keeps its arguments, standard input, output, working directory and exit code; the diagnosis follows on
+    stderr. Options for mansard go before PROGRAM.
+
+    \b
+    Examples:
+      mansard run train.py --epochs 3
+      mansard run --report out.html -m my_package.train
+    """
+    from mansard.core.document import dumps
+    from mansard.diagnose.analyse import diagnose_run
+    from mansard.report.document import to_document
+    from mansard.trace.load import load_run
+    from mansard.trace.recorders.record import record
+
+    for path in (output, report, keep):
+        if path is not None and path.exists() and not force:
+            raise UsageError(f"{path} exists already", hint="give --force to replace it")
+    if not as_module and not Path(program).is_file():
+        raise UsageError(f"no such program: {program}", hint="give a Python file, or -m with a module name")
+
+    def talk(text: str) -> None:
+        if not quiet:
+            click.echo(f"mansard: {text}", err=True)
+
+    ceilings = _ceilings(ceilings_file, talk)
+    before = _probe(ceilings) if ceilings_file is None else {}
+    scratch = Path(tempfile.mkdtemp(prefix="mansard-"))
+    try:
+        recording = record([program, *args], module=as_module, directory=scratch, stdout_to_stderr=as_json)
+        if keep is not None:
+            shutil.rmtree(keep, ignore_errors=True)
+            shutil.copytree(scratch, keep)
+        if recording.exit_code != 0:
+            talk(f"the program ended with exit code {recording.exit_code}")
+        try:
+            trace = load_run(scratch)
+        except UndecidedError as error:
+            if recording.exit_code == 0:
+                raise
+            talk(f"{error.message} {error.hint}".strip())
+            return recording.exit_code
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    ceilings = _for_threads(ceilings, trace.threads, ceilings_file, talk)
+    drift: dict[str, Any] | None = None
+    if ceilings_file is None:
+        from mansard.diagnose.regime import seen_regime
+
+        ceilings, drift = seen_regime(ceilings, before, _probe(ceilings))
+    line = shlex.join((["-m"] if as_module else []) + [program, *args])
+    diagnosis = diagnose_run(trace, ceilings, program=line, drift=drift)
+    document = dumps(to_document(diagnosis))
+    if as_json:
+        sys.stdout.write(document)
+        sys.stdout.flush()
+    elif not quiet:
+        _print(diagnosis, verbose)
+    if output is not None:
+        output.write_text(document, encoding="utf-8")
+        talk(f"wrote {output}")
+    if report is not None:
+        from mansard.report.html import render as render_html
+
+        report.write_text(render_html(diagnosis), encoding="utf-8")
+        talk(f"wrote {report}")
+    return recording.exit_code or _own_exit_code(diagnosis)
+
+
+def _own_exit_code(diagnosis: Diagnosis) -> int:
+    """Return 3 where no judgement was possible, else 0."""
+    from mansard.core import Bound
+
+    return 3 if diagnosis.verdict.bound is Bound.UNDETERMINED else 0
+
+
+def _print(diagnosis: Diagnosis, verbose: bool) -> None:
+    from mansard.report.terminal import render
+
+    width = max(60, min(160, shutil.get_terminal_size((80, 24)).columns))
+    color = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    sys.stderr.write(render(diagnosis, width=width, color=color, verbose=verbose))
+    sys.stderr.flush()
+
+
+def _ceilings(path: Path | None, talk: Any) -> Ceilings:
+    """Return the ceilings given, the cached ones, or measure the few that a run needs."""
+    from mansard.core.ceilings import ceilings_from_json
+    from mansard.core.document import read_document
+    from mansard.measure import load_cached
+
+    if path is not None:
+        return ceilings_from_json(read_document(path, "ceilings/1"), source=str(path))
+    cached = load_cached()
+    return cached if cached is not None else _measure_now(None, talk)
+
+
+def _measure_now(threads: int | None, talk: Any) -> Ceilings:
+    from mansard.measure import measure, save
+
+    many = f" at {threads} threads" if threads else ""
+    talk(f"no ceilings on record for this machine{many}: measuring them first (about 45 s, kept for the next run)")
+    ceilings = measure("quick", threads=threads)
+    save(ceilings)
+    return ceilings
+
+
+def _for_threads(ceilings: Ceilings, threads: int, path: Path | None, talk: Any) -> Ceilings:
+    """Return ceilings at the number of threads that the program computed with."""
+    from mansard.measure import load_cached
+
+    known = ceilings.machine.get("threads")
+    if path is not None or threads <= 1 or known is None or threads == known:
+        return ceilings
+    cached = load_cached(threads=threads)
+    return cached if cached is not None else _measure_now(threads, talk)
+
+
+def _probe(ceilings: Ceilings) -> dict[str, float]:
+    from mansard.measure import probe
+
+    return probe(ceilings)
