@@ -1,0 +1,1 @@
+"""A small training package, started with python -m mlp_trainer."""
