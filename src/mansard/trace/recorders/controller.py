@@ -1,0 +1,469 @@
+"""In the program's process: decide when to profile, note the steps, and write the recording.
+
+The plan: profile from the moment a framework is there; once enough steady steps are recorded, stop at the end of a step,
+time as many steps with the profiler off, do both once more, then leave the program alone. What ends earlier yields
+what it holds. All profiling starts and stops on the main thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from mansard.trace.recorders.loops import LoopFinder, LoopSeries, on_main_thread
+from mansard.trace.recorders.session import Session
+from mansard.trace.recorders.stepcount import Mark, closing, steps_between
+
+SCHEMA = "recording/1"
+#: Enough steady steps for a window: (steps, seconds), any of these. The first pair of windows is short, so that a
+#: program of a second or two has steps with the profiler off as well.
+_ENOUGH_FIRST = ((10, 0.5), (5, 2.0), (3, 12.0))
+_ENOUGH_SECOND = ((20, 1.0), (5, 3.0), (3, 20.0))
+_WARMUP_MARKS = 2  # marks before the first steady step: the first step compiles, allocates and fills caches
+_NO_STEPS_S = 10.0  # profiled this long without a sign of a step: wait for one with the profiler off
+_WINDOW_S = 45.0  # no window is longer, steps or not
+_GROWTH_BYTES = 1 << 30  # resident memory may grow by this much while the profiler is on
+_MAX_MARKS = 200_000
+_TICK_S = 0.05
+
+
+class _Port:
+    """What one session sees of the controller."""
+
+    def __init__(self, controller: Controller, framework: str) -> None:
+        self._controller = controller
+        self._framework = framework
+
+    def ready(self) -> None:
+        self._controller.ready(self._framework)
+
+    def mark(self, source: str) -> None:
+        self._controller.mark(source)
+
+    def yield_profiler(self) -> None:
+        self._controller.yield_profiler(self._framework)
+
+
+class Controller:
+    """Profiling of one process.
+
+    Args:
+        directory: Where the recording is written; it exists.
+        argv: The program and its arguments.
+        module: Whether the program was started with `-m`.
+    """
+
+    def __init__(self, directory: Path, *, argv: list[str], module: bool) -> None:
+        self._directory = directory
+        self._argv, self._module = argv, module
+        self._pid = os.getpid()
+        self._thread = threading.get_ident()
+        self._sessions: dict[str, Session] = {}
+        self._ready: set[str] = set()
+        self._running: set[str] = set()
+        self._state = "waiting"  # waiting, profiling, resting (skip one step), timing, done
+        self._pair = 0
+        self._windows: list[dict[str, Any]] = []
+        self._marks: list[Mark] = []
+        self._loops: list[LoopSeries] = []
+        self._rusage: list[tuple[int, int, float, float]] = []
+        self._findings: list[dict[str, str]] = []
+        self._first_mark = 0  # index of the first mark of the present window
+        self._wanted_steps = 0
+        self._finished = False
+        self._inside = False
+        self._rss_start = 0
+        self._finder = LoopFinder(self._loop_mark)
+        self._sigterm: Any = None
+
+    # -- set-up -----------------------------------------------------------------------------------------------------
+
+    def install(self) -> None:
+        """Put the process-wide hooks in place: fork, SIGTERM, `os._exit`."""
+        os.register_at_fork(after_in_child=self._forked)
+        with contextlib.suppress(ValueError):
+            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+                self._sigterm = self._terminated
+                signal.signal(signal.SIGTERM, self._sigterm)
+        leave = os._exit
+
+        def _exit(status: int) -> None:
+            if os.getpid() == self._pid and threading.get_ident() == self._thread:
+                self.finish({"kind": "os._exit", "code": status & 0xFF})
+            leave(status)
+
+        os._exit = _exit  # type: ignore[assignment]
+        self._write("running", None)
+
+    def framework_imported(self, name: str) -> None:
+        """Install the session of a framework that the program has just imported."""
+        if self._finished or os.getpid() != self._pid or threading.get_ident() != self._thread:
+            return
+        try:
+            module = importlib.import_module(f"mansard.trace.recorders.{name}_session")
+            session: Session = module.make_session()
+            self._sessions[name] = session
+            session.install(_Port(self, name))
+        except Exception as error:  # the program must run whatever becomes of us
+            self._sessions.pop(name, None)
+            self._finding("recorder_failed", f"The {name} profiler could not be set up: {type(error).__name__}: {error}")
+
+    # -- what sessions and the loop finder tell -----------------------------------------------------------------------
+
+    def ready(self, framework: str) -> None:
+        """A session can profile from now on."""
+        self._ready.add(framework)
+        if not self._mine():
+            return
+        if self._state == "waiting" and not self._windows:
+            with self._quietly():
+                self._start_profiling()
+            self._finder.start(self._tick)
+        elif self._state == "profiling" and framework not in self._running:
+            with self._quietly():
+                self._stop_window(complete=True)
+                self._start_profiling()
+
+    def mark(self, source: str) -> None:
+        """A step ended here."""
+        self._note(source, None, 0)
+
+    def _loop_mark(self, series: LoopSeries) -> None:
+        if series not in self._loops:
+            self._loops.append(series)
+        self._note(f"loop#{self._loops.index(series)}", series.count(), self._finder.segment)
+
+    def _note(self, source: str, count: int | None, segment: int) -> None:
+        if self._finished or len(self._marks) >= _MAX_MARKS or not self._mine():
+            return
+        now = time.time_ns()
+        self._marks.append((now, source, count, segment))
+        if not source.startswith("loop"):
+            self._finder.give_way()
+        self._sample_rusage(now)
+        if self._state != "done" and not self._inside:
+            with self._quietly():
+                self._advance(now)
+
+    def yield_profiler(self, framework: str) -> None:
+        """The program uses the profiler itself."""
+        if self._state == "done" or not self._mine():
+            return
+        self._finding("program_profiles", f"The program uses the {framework} profiler itself; ours gave way to it.")
+        with self._quietly():
+            if self._state == "profiling":
+                self._stop_window(complete=True)
+            self._state = "done"
+
+    # -- the plan -----------------------------------------------------------------------------------------------------
+
+    def _advance(self, now: int) -> None:
+        """Move on at a mark, where the present window has what it needs."""
+        preferred = self._preferred()
+        marks = [m for m in self._marks[self._first_mark :] if m[1].split("#")[0] == preferred]
+        ends = closing([m[1] for m in marks])
+        if not ends or ends[-1] != len(marks) - 1:
+            return
+        closed = [marks[i] for i in ends]
+        if self._state == "profiling":
+            self._advance_profiling(closed)
+        elif self._state == "resting":
+            self._begin_timing()
+        elif self._state == "timing":
+            steps, seconds = self._steps(closed), (now - self._windows[-1]["start_ns"]) / 1e9
+            if steps >= self._wanted_steps or (steps >= 3 and seconds >= 2.0):
+                self._end_timing()
+        elif self._state == "waiting" and self._ready:
+            self._start_profiling()
+
+    def _advance_profiling(self, marks: list[Mark]) -> None:
+        steady = marks[_WARMUP_MARKS - 1 if self._pair == 0 else 0 :]
+        if len(steady) < 2:
+            return
+        steps = self._steps(steady)
+        if self._enough(steps, (steady[-1][0] - steady[0][0]) / 1e9):
+            self._wanted_steps = steps
+            self._stop_window(complete=True)
+            self._state = "resting"
+            self._first_mark = len(self._marks)
+
+    def _enough(self, steps: float, seconds: float) -> bool:
+        enough = _ENOUGH_FIRST if self._pair == 0 else _ENOUGH_SECOND
+        return any(steps >= n and seconds >= s for n, s in enough)
+
+    def _steps(self, marks: list[Mark]) -> int:
+        current = self._finder.current
+        known = [steps_between(a, b, current is not None and current.progress is not None) for a, b in pairwise(marks)]
+        if None not in known:
+            return sum(n for n in known if n is not None)
+        period = current.period_s() if current is not None else 0.0
+        return int((marks[-1][0] - marks[0][0]) / 1e9 / period) if period > 0 else sum(n or 0 for n in known)
+
+    def _preferred(self) -> str:
+        kinds = {m[1].split("#")[0] for m in self._marks[-64:]}
+        return next((k for k in ("marker", "optimizer", "loop") if k in kinds), "loop")
+
+    def _start_profiling(self) -> None:
+        where = self._directory / f"window-{len(self._windows)}"
+        started = []
+        for name in sorted(self._ready):
+            target = where / name
+            target.mkdir(parents=True, exist_ok=True)
+            try:
+                self._sessions[name].start(target)
+                started.append(name)
+            except Exception as error:
+                self._ready.discard(name)
+                self._finding("recorder_failed", f"The {name} profiler did not start: {type(error).__name__}: {error}")
+        self._running = set(started)
+        if not started:
+            self._state = "done"
+            return
+        self._state = "profiling"
+        self._first_mark = max(0, len(self._marks) - 1) if self._marks else 0
+        self._rss_start = _resident_bytes()
+        self._open_window("profiled", where.name)
+
+    def _stop_window(self, *, complete: bool) -> None:
+        for name in sorted(self._running):
+            self._sessions[name].synchronize()
+        window = self._close_window(complete)
+        for name in sorted(self._running):
+            try:
+                window["files"][name] = self._sessions[name].stop()
+            except Exception as error:
+                self._finding("recorder_failed", f"The {name} profiler did not stop: {type(error).__name__}: {error}")
+        self._running = set()
+        self._state = "waiting"
+        self._write("running", None)
+
+    def _begin_timing(self) -> None:
+        for session in self._sessions.values():
+            session.synchronize()
+        self._state = "timing"
+        self._first_mark = len(self._marks) - 1
+        self._open_window("unprofiled", "")
+
+    def _end_timing(self) -> None:
+        for session in self._sessions.values():
+            session.synchronize()
+        self._close_window(True)
+        self._pair += 1
+        if self._pair < 2:
+            self._start_profiling()
+            return
+        self._retire()
+
+    def _retire(self) -> None:
+        """Enough is recorded: leave the program alone."""
+        self._state = "done"
+        self._finder.stop()
+        for session in self._sessions.values():
+            release = getattr(session, "release", None)
+            if release is not None:
+                release()
+        self._write("running", None)
+
+    def _tick(self) -> None:
+        """On the finder's thread, now and then: keep windows within bounds, ask for marks where none come."""
+        if self._inside or not self._windows or self._state == "done":
+            return
+        now = time.time_ns()
+        seconds = (now - self._windows[-1]["start_ns"]) / 1e9
+        if self._finder.blind:
+            self._ask(now, seconds)
+        if self._state != "profiling":
+            return
+        marked = len(self._marks) - self._first_mark > 1
+        grown = _resident_bytes() - self._rss_start > _GROWTH_BYTES
+        if seconds > (_WINDOW_S if marked else _NO_STEPS_S) or (grown and seconds > 1.0):
+            on_main_thread(self._cap)
+
+    def _ask(self, now: int, seconds: float) -> None:
+        """The loop is known but not traced all the time: have it traced where a mark is due."""
+        current = self._finder.current
+        if current is None or not self._marks:
+            return
+        period = max(current.period_s(), 1e-6)
+        if self._state == "profiling":
+            # marks of the traced rounds come first in the window; the rest of it is untraced and counts as steady
+            since = (now - max(self._windows[-1]["start_ns"], self._finder.tracing_ns()[-1][1])) / 1e9
+            due = self._enough(since / period, since)
+        elif self._state == "timing":
+            due = now - self._marks[-1][0] > 1e9 * max(0.1, 2 * period)
+        else:
+            due = True
+        if due:
+            once = self._state != "timing" or current.progress is not None
+            self._finder.keep = not once
+            on_main_thread(lambda: self._finder.resume(once=once))
+
+    def _cap(self) -> None:
+        if self._state == "profiling" and not self._inside and self._mine():
+            with self._quietly():
+                self._stop_window(complete=False)
+                self._finding("profile_capped", "A profiled window was ended before enough steps were seen.")
+                if self._pair:
+                    self._retire()
+                elif len(self._windows) >= 3:
+                    self._retire()
+
+    # -- windows --------------------------------------------------------------------------------------------------------
+
+    def _open_window(self, kind: str, directory: str) -> None:
+        self._windows.append(
+            {
+                "kind": kind,
+                "directory": directory,
+                "files": {},
+                "rusage_start": _usage(),
+                "start_ns": time.time_ns(),
+                "end_ns": None,
+                "thread": threading.get_native_id(),
+            }
+        )
+
+    def _close_window(self, complete: bool) -> dict[str, Any]:
+        window = self._windows[-1]
+        window["end_ns"] = time.time_ns()
+        window["rusage_end"] = _usage()
+        window["complete"] = complete
+        return window
+
+    def _sample_rusage(self, now: int) -> None:
+        if len(self._rusage) < 20_000 and (not self._rusage or now - self._rusage[-1][0] > 1_000_000):
+            usage = resource.getrusage(resource.RUSAGE_SELF)
+            self._rusage.append((now, usage.ru_minflt, usage.ru_utime, usage.ru_stime))
+
+    # -- the end ----------------------------------------------------------------------------------------------------------
+
+    def finish(self, status: dict[str, Any]) -> None:
+        """Stop, calibrate, and write the recording; nothing the program sees depends on it."""
+        if self._finished or os.getpid() != self._pid:
+            return
+        self._finished = True
+        with self._quietly():
+            self._finder.stop()
+            if self._state == "profiling":
+                self._stop_window(complete=True)
+            elif self._state == "timing":
+                self._close_window(False)
+            self._state = "done"
+            self._write("finished", status, calibrate=status["kind"] in ("ended", "exit"))
+
+    def _write(self, state: str, status: dict[str, Any] | None, *, calibrate: bool = False) -> None:
+        frameworks: dict[str, Any] = {}
+        for name, session in self._sessions.items():
+            try:
+                frameworks[name] = session.metadata() if state == "finished" or self._windows else {}
+                if calibrate:
+                    frameworks[name]["calibration"] = session.calibrate()
+            except Exception as error:
+                self._finding("recorder_failed", f"No facts from {name}: {type(error).__name__}: {error}")
+        document = {
+            "schema": SCHEMA,
+            "state": state,
+            "argv": self._argv,
+            "module": self._module,
+            "python": sys.version.split()[0],
+            "pid": self._pid,
+            "main_thread": threading.main_thread().native_id,
+            "page_bytes": resource.getpagesize(),
+            "frameworks": frameworks,
+            "windows": self._windows,
+            "marks": self._marks,
+            "loops": [series.to_dict() for series in self._loops],
+            "tracing": self._finder.tracing_ns(),
+            "rusage": self._rusage,
+            "exit": status,
+            "findings": self._findings + self._finder.findings(),
+        }
+        partial = self._directory / "meta.json.partial"
+        partial.write_text(json.dumps(document))
+        partial.replace(self._directory / "meta.json")
+
+    def _finding(self, code: str, text: str) -> None:
+        if not any(f["code"] == code and f["text"] == text for f in self._findings):
+            self._findings.append({"code": code, "text": text})
+
+    # -- being a guest ------------------------------------------------------------------------------------------------------
+
+    def _mine(self) -> bool:
+        return os.getpid() == self._pid and threading.get_ident() == self._thread
+
+    @contextlib.contextmanager
+    def _quietly(self) -> Iterator[None]:
+        """Our own work: not re-entered, never an error for the program; an interrupt is passed on when done."""
+        self._inside = True
+        caught: list[int] = []
+        before = _replace_handler(signal.SIGINT, lambda *_: caught.append(1))
+        try:
+            yield
+        except Exception as error:
+            self._finding("recorder_failed", f"{type(error).__name__}: {error}")
+        finally:
+            self._inside = False
+            if before is not None:
+                signal.signal(signal.SIGINT, before)
+            if caught:
+                signal.raise_signal(signal.SIGINT)
+
+    def _terminated(self, number: int, _frame: object) -> None:
+        self.finish({"kind": "signal", "code": 128 + number})
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def _forked(self) -> None:
+        """In a forked child: record nothing, write nothing."""
+        self._finished = True
+        self._state = "done"
+        if self._sigterm is not None and signal.getsignal(signal.SIGTERM) is self._sigterm:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for session in self._sessions.values():
+            abandon: Callable[[], None] | None = getattr(session, "abandon", None)
+            if abandon is not None:
+                with contextlib.suppress(Exception):
+                    abandon()
+        self._finder.abandon()
+
+
+def _replace_handler(number: int, handler: Any) -> Any:
+    """Install a handler and return the one before; None where that is not possible or not ours to do."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    before = signal.getsignal(number)
+    if before is None or before is signal.SIG_IGN:
+        return None
+    signal.signal(number, handler)
+    return before
+
+
+def _usage() -> dict[str, float]:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "minor_faults": usage.ru_minflt,
+        "major_faults": usage.ru_majflt,
+        "user_s": usage.ru_utime,
+        "system_s": usage.ru_stime,
+        "voluntary_switches": usage.ru_nvcsw,
+        "involuntary_switches": usage.ru_nivcsw,
+    }
+
+
+def _resident_bytes() -> int:
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        return 0
