@@ -1,1 +1,7 @@
-"""What does the machine really do? Microbenchmarks, their timing and their audit."""
+"""What does it really do? Microbenchmarks of this machine, each with its conditions, and their cache."""
+
+from mansard.measure.probe import probe, reference
+from mansard.measure.store import cache_directory, document, load_cached, save
+from mansard.measure.suite import GROUPS, SUITES, measure
+
+__all__ = ["measure", "load_cached", "save", "document", "probe", "reference", "cache_directory", "GROUPS", "SUITES"]

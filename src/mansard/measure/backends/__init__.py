@@ -1,0 +1,1 @@
+"""What the installed frameworks reach: matrix products, special functions and the cost of one dispatch."""

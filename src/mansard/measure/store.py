@@ -1,0 +1,102 @@
+"""The `ceilings.json` document, and the cache of measured ceilings per machine fingerprint."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from mansard.core.ceilings import Ceilings, ceilings_from_json
+from mansard.core.document import dumps, header, read_document, to_jsonable
+from mansard.core.errors import InputError
+from mansard.measure.machine import choose_cpus, describe, fingerprint
+
+SCHEMA = "ceilings/1"
+DIRECTORY_VARIABLE = "MANSARD_CACHE_DIR"
+
+
+def document(ceilings: Ceilings) -> dict[str, Any]:
+    """Return the `ceilings.json` document; `core.ceilings.ceilings_from_json` gives the same `Ceilings` back."""
+    body = header(SCHEMA, ceilings.machine)
+    body["ceilings"] = [c.to_json() for c in ceilings.ceilings]
+    body["levels"] = [
+        {"level": v.level, "capacity_bytes": v.capacity_bytes, "instances": v.instances} for v in ceilings.levels
+    ]
+    body["fits"] = list(ceilings.fits)
+    body["curves"] = list(ceilings.curves)
+    plain: dict[str, Any] = to_jsonable(body)
+    return plain
+
+
+def cache_directory(environ: Mapping[str, str] | None = None) -> Path:
+    """Return where measured ceilings are kept: `MANSARD_CACHE_DIR`, else the user's cache folder."""
+    env = os.environ if environ is None else environ
+    chosen = env.get(DIRECTORY_VARIABLE, "")
+    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("mansard"))
+
+
+def cache_path(environment: Mapping[str, Any], directory: Path | None = None) -> Path:
+    """Return the cache file of a machine in a state; the thread count is part of its name."""
+    folder = cache_directory() if directory is None else directory
+    return folder / f"ceilings-{fingerprint(environment)}-{environment['threads']}t.json"
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file at once: readers see the old content or the new, never a part.
+
+    Raises:
+        InputError: the folder cannot be made or written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    except OSError as error:
+        raise InputError(
+            f"cannot write {path}: {error.strerror or error}", hint=f"set {DIRECTORY_VARIABLE} to a folder of yours"
+        ) from None
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        os.replace(temporary, path)
+    except OSError as error:
+        Path(temporary).unlink(missing_ok=True)
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def save(ceilings: Ceilings, *, directory: Path | None = None) -> Path:
+    """Keep measured ceilings for later runs on this machine and return the file.
+
+    Args:
+        ceilings: What `measure` returned.
+        directory: The cache folder; None takes `MANSARD_CACHE_DIR` or the user's cache folder.
+    """
+    path = cache_path(ceilings.machine, directory)
+    write_text(path, dumps(document(ceilings)))
+    return path
+
+
+def load_cached(*, threads: int | None = None, directory: Path | None = None) -> Ceilings | None:
+    """Return the kept ceilings of this machine as it is now, or None.
+
+    A file of another processor, affinity mask, kernel, framework version or tuning variable is never used, and
+    neither is one that cannot be read.
+
+    Args:
+        threads: Threads of the team; None takes all the affinity mask and the quota allow.
+        directory: The cache folder, as in `save`.
+    """
+    now = describe(choose_cpus(threads))
+    path = cache_path(now, directory)
+    if not path.exists():
+        return None
+    try:
+        body = read_document(path, SCHEMA)
+        if fingerprint(body["environment"]) != fingerprint(now):
+            return None
+        return ceilings_from_json(body)
+    except (InputError, KeyError, TypeError, ValueError):
+        return None
