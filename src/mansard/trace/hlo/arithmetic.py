@@ -20,21 +20,108 @@ from mansard.trace.hlo.shapes import Shape, dtype_name
 from mansard.trace.hlo.text import Computation, Instruction, Module
 
 _ELEMENTWISE = frozenset(
-    "add subtract multiply divide maximum minimum abs negate sign floor ceil round-nearest-afz round-nearest-even clamp "
-    "remainder compare select and or xor not shift-left shift-right-arithmetic shift-right-logical is-finite "
-    "popcnt count-leading-zeros".split()
+    [
+        "add",
+        "subtract",
+        "multiply",
+        "divide",
+        "maximum",
+        "minimum",
+        "abs",
+        "negate",
+        "sign",
+        "floor",
+        "ceil",
+        "round-nearest-afz",
+        "round-nearest-even",
+        "clamp",
+        "remainder",
+        "compare",
+        "select",
+        "and",
+        "or",
+        "xor",
+        "not",
+        "shift-left",
+        "shift-right-arithmetic",
+        "shift-right-logical",
+        "is-finite",
+        "popcnt",
+        "count-leading-zeros",
+        "sqrt",
+        "rsqrt",
+    ]
 )
-# Source: xla/service/hlo_cost_analysis.cc, the opcodes it counts as transcendental.
+# A square root is an ordinary vector operation here, as in `mansard.operators`; XLA counts it as transcendental.
 _SPECIAL = frozenset(
-    "exponential exponential-minus-one log log-plus-one logistic power sqrt rsqrt cbrt sine cosine tan tanh atan2 "
-    "erf acos acosh asin asinh atanh cosh sinh".split()
+    [
+        "exponential",
+        "exponential-minus-one",
+        "log",
+        "log-plus-one",
+        "logistic",
+        "power",
+        "cbrt",
+        "sine",
+        "cosine",
+        "tan",
+        "tanh",
+        "atan2",
+        "erf",
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atanh",
+        "cosh",
+        "sinh",
+    ]
 )
 _MOVES = frozenset(
-    "parameter constant broadcast convert bitcast bitcast-convert copy copy-start copy-done reshape transpose slice "
-    "dynamic-slice dynamic-update-slice concatenate pad reverse gather iota tuple get-tuple-element real imag complex "
-    "reduce-precision after-all optimization-barrier partition-id replica-id add-dependency get-dimension-size "
-    "set-dimension-size stochastic-convert rng-get-and-update-state domain infeed outfeed send send-done recv recv-done "
-    "dynamic-reshape".split()
+    [
+        "parameter",
+        "constant",
+        "broadcast",
+        "convert",
+        "bitcast",
+        "bitcast-convert",
+        "copy",
+        "copy-start",
+        "copy-done",
+        "reshape",
+        "transpose",
+        "slice",
+        "dynamic-slice",
+        "dynamic-update-slice",
+        "concatenate",
+        "pad",
+        "reverse",
+        "gather",
+        "iota",
+        "tuple",
+        "get-tuple-element",
+        "real",
+        "imag",
+        "complex",
+        "reduce-precision",
+        "after-all",
+        "optimization-barrier",
+        "partition-id",
+        "replica-id",
+        "add-dependency",
+        "get-dimension-size",
+        "set-dimension-size",
+        "stochastic-convert",
+        "rng-get-and-update-state",
+        "domain",
+        "infeed",
+        "outfeed",
+        "send",
+        "send-done",
+        "recv",
+        "recv-done",
+        "dynamic-reshape",
+    ]
 )
 _REAL = {"c64": "f32", "c128": "f64"}
 
@@ -178,7 +265,11 @@ def arithmetic_of(
         else:
             _matrix(count, result[0], result[1], operands[0], operands[1])
     elif op in _SPECIAL:
-        count.special[dtype_name(_REAL.get(out.dtype, out.dtype))] += out.elements
+        kind = vector_dtype(out.dtype)
+        if kind is None:
+            count.uncounted.append("special functions of complex numbers")
+        else:
+            count.special[kind] += out.elements
     elif op in _ELEMENTWISE:
         _elementwise(count, op, out, operands)
     elif op == "map":
@@ -221,19 +312,31 @@ def _matrix(count: Arithmetic, flop: float, formula: str, lhs: Shape, rhs: Shape
 
 def _elementwise(count: Arithmetic, op: str, out: Shape, operands: list[Shape]) -> None:
     worked = operands[0] if op == "compare" else (operands[1] if op == "select" else out)
-    if worked.dtype == "pred":
+    if op in ("and", "or", "xor", "not") and worked.dtype == "pred":
         count.uncounted.append("logical operations on masks")
         return
-    integer = worked.dtype[:1] in "su"
-    if integer and out.elements <= 1:
-        return
-    factor = (
-        {"c64": 6, "c128": 6}.get(worked.dtype, 1)
-        if op in ("multiply", "divide")
-        else (2 if worked.dtype in _REAL else 1)
-    )
-    dtype = dtype_name(_REAL.get(worked.dtype, worked.dtype))
-    count.vector[dtype] += out.elements * factor * (2 if op == "clamp" else 1)
+    _vector(count, worked.dtype, out.elements * (2 if op == "clamp" else 1))
+
+
+def _vector(count: Arithmetic, hlo_dtype: str, amount: float) -> None:
+    """Add vector work in the type that it is computed in; integer and complex element arithmetic is named, not counted."""
+    kind = vector_dtype(hlo_dtype)
+    if kind is not None:
+        count.vector[kind] += amount
+    elif amount > 1:
+        count.uncounted.append("complex element arithmetic" if hlo_dtype in _REAL else "integer element arithmetic")
+
+
+def vector_dtype(hlo_dtype: str) -> str | None:
+    """Return the type that element arithmetic happens in: f32 for short floats; None for integers and complex numbers.
+
+    >>> vector_dtype("bf16"), vector_dtype("f64"), vector_dtype("s32")
+    ('f32', 'f64', None)
+    """
+    name = dtype_name(hlo_dtype)
+    if hlo_dtype in _REAL or name == "bool" or name[:1] in "iu":
+        return None
+    return "f64" if name == "f64" else "f32"
 
 
 def _applied(instruction: Instruction, inner: Mapping[str, Arithmetic], key: str = "to_apply") -> Arithmetic:
@@ -247,9 +350,7 @@ def _sort(count: Arithmetic, instruction: Instruction, operands: list[Shape], in
     dim = instruction.ints("dimensions")
     n = operands[0].dims[dim[0]] if dim and operands[0].dims else 1
     compares = operands[0].elements * math.log2(n) if n > 1 else 0.0
-    dtype = dtype_name(operands[0].dtype)
-    if dtype != "bool":
-        count.vector[dtype] += compares
+    _vector(count, operands[0].dtype, compares)
     count.formulas.append(f"{operands[0].elements:.0f} elements x log2({n}) comparisons")
     applied = _applied(instruction, inner)
     count.unknown = count.unknown or applied.unknown

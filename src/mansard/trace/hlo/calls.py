@@ -7,12 +7,20 @@ import re
 from collections.abc import Mapping
 
 from mansard.core import Unknown
-from mansard.trace.hlo.arithmetic import Arithmetic, accumulate_dtype, dot_flop
+from mansard.trace.hlo.arithmetic import Arithmetic, accumulate_dtype, dot_flop, vector_dtype
 from mansard.trace.hlo.shapes import Shape, dtype_name
 from mansard.trace.hlo.text import Instruction
 
 COLLECTIVES = frozenset(
-    "all-reduce all-gather reduce-scatter all-to-all collective-permute collective-broadcast ragged-all-to-all".split()
+    [
+        "all-reduce",
+        "all-gather",
+        "reduce-scatter",
+        "all-to-all",
+        "collective-permute",
+        "collective-broadcast",
+        "ragged-all-to-all",
+    ]
 )
 #: Name of the link that collectives of one program use. Which wire carries it is not in the program.
 LINK = "collective"
@@ -95,7 +103,9 @@ def custom_call(instruction: Instruction, operands: list[Shape]) -> Arithmetic:
     elif target.startswith(("__cudnn$conv", "__onednn$conv")):
         _library_convolution(count, instruction, operands, outs[0])
     elif target == "TopK":
-        count.vector[dtype_name(operands[0].dtype)] += operands[0].elements
+        kind = vector_dtype(operands[0].dtype)
+        if kind is not None:
+            count.vector[kind] += operands[0].elements
         count.formulas.append("one comparison per element at least")
     elif re.fullmatch(r"lapack_[sdcz](potrf|getrf|trsm)(_ffi)?|blas_[sdcz]trsm(_ffi)?", target):
         _lapack(count, target, operands, outs[0])

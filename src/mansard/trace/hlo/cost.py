@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mansard.core import NOTHING, Demand, Unknown
-from mansard.trace.hlo.arithmetic import Arithmetic, arithmetic_of
+from mansard.trace.hlo.arithmetic import Arithmetic, arithmetic_of, vector_dtype
 from mansard.trace.hlo.calls import LINK, collective_demand, collective_kind, custom_call, group_size
 from mansard.trace.hlo.loops import trip_count
-from mansard.trace.hlo.parts import category_of, is_free, is_training, part_of
-from mansard.trace.hlo.shapes import dtype_name
+from mansard.trace.hlo.parts import category_of, is_free, is_training, label_of, part_of
 from mansard.trace.hlo.text import Computation, Instruction, Module
 from mansard.trace.hlo.traffic import fusion_bytes, single_bytes
 from mansard.trace.run import Part
@@ -25,6 +24,7 @@ class InstructionCost:
 
     Args:
         name: Instruction name, unique in its module.
+        label: What the program calls it: the primitive, such as `dot_general`.
         category, part: As in `mansard.trace.run.Operator`.
         demand: Its demand; of a loop, of all its passes; `Unknown` with the reason.
         shapes: Operands and result for reading.
@@ -35,6 +35,7 @@ class InstructionCost:
     """
 
     name: str
+    label: str
     category: str
     part: Part
     demand: Demand | Unknown
@@ -125,6 +126,7 @@ class ModuleCosts:
         where = self.module.location(telling) or self.module.location(instruction)
         return InstructionCost(
             name=instruction.name,
+            label=label_of(telling, instruction),
             category=category_of(instruction, contained),
             part=part_of(instruction, contained, self.module, training=self.training),
             demand=demand,
@@ -153,8 +155,9 @@ class ModuleCosts:
                 return n
             sent, reduced, text = collective_demand(kind, operands, instruction.shape, n)
             count, link = Arithmetic(formulas=[text]), {LINK: sent}
-            if reduced and operands[0].dtype != "pred":
-                count.vector[dtype_name(operands[0].dtype)] += reduced
+            kind_of_work = vector_dtype(operands[0].dtype) if operands else None
+            if reduced and kind_of_work is not None:
+                count.vector[kind_of_work] += reduced
         elif op == "fusion":
             count = self._of_computation(self._callees(instruction)[0])
         elif op == "custom-call":

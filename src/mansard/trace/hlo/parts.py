@@ -10,12 +10,37 @@ from mansard.trace.hlo.text import Instruction, Module
 from mansard.trace.run import Part
 
 _FREE = frozenset(
-    "parameter constant tuple get-tuple-element bitcast after-all optimization-barrier add-dependency domain partition-id "
-    "replica-id".split()
+    [
+        "parameter",
+        "constant",
+        "tuple",
+        "get-tuple-element",
+        "bitcast",
+        "after-all",
+        "optimization-barrier",
+        "add-dependency",
+        "domain",
+        "partition-id",
+        "replica-id",
+    ]
 )
 _COPIES = frozenset(
-    "copy copy-start transpose broadcast iota reshape concatenate pad slice dynamic-slice dynamic-update-slice reverse convert "
-    "bitcast-convert".split()
+    [
+        "copy",
+        "copy-start",
+        "transpose",
+        "broadcast",
+        "iota",
+        "reshape",
+        "concatenate",
+        "pad",
+        "slice",
+        "dynamic-slice",
+        "dynamic-update-slice",
+        "reverse",
+        "convert",
+        "bitcast-convert",
+    ]
 )
 _OPTIMIZER_FILE = re.compile(r"/optax/(?!.*loss)|/flax/nnx/training/optimizer\.py|/flax/training/train_state\.py")
 _OPTIMIZER_FUNCTION = re.compile(r"(^|[._])(apply_updates|apply_gradients|update_fn|adamw?|sgd|lion|adafactor)([._]|$)")
@@ -63,6 +88,17 @@ def category_of(instruction: Instruction, contained: Iterable[Instruction]) -> s
     if not working:
         return "copy"
     return "elementwise"
+
+
+def label_of(telling: Instruction, instruction: Instruction) -> str:
+    """Return the name of the primitive behind an operation; the instruction's own name without its number if not recorded."""
+    matrix = {"dot": "dot_general", "convolution": "conv_general_dilated"}.get(telling.opcode)
+    if matrix:
+        return matrix
+    if instruction.opcode == "custom-call":
+        return instruction.target
+    last = telling.op_name.split(";")[0].rsplit("/", 1)[-1]
+    return last or re.sub(r"(\.\d+|\.clone)+$", "", instruction.name)
 
 
 def _random(contained: Iterable[Instruction]) -> bool:

@@ -114,7 +114,7 @@ class Computation:
         for instruction in self.instructions.values():
             if instruction.root:
                 return instruction
-        return next(reversed(self.instructions.values()))
+        return list(self.instructions.values())[-1]
 
     @property
     def parameters(self) -> dict[int, Instruction]:

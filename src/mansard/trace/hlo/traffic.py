@@ -126,7 +126,7 @@ def _update_bytes(update: Instruction, values: Mapping[str, Instruction]) -> tup
 
 def single_bytes(instruction: Instruction, computation: Computation) -> tuple[float, float]:
     """Return the bytes that an instruction outside of a fusion reads and writes [B]."""
-    values = {}
+    values: dict[str, Instruction] = {}
     for name in instruction.operands:
         operand = computation.instructions.get(name)
         if operand is not None:
