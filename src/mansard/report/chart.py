@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from mansard.core import Area, Ceiling, is_known
 from mansard.diagnose.records import Diagnosis, OperatorRow
 
-
 #: Width of the lane for operators without FLOP, as a ratio of intensities: half a decade.
 LANE_WIDTH = 10**0.5
 

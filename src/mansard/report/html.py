@@ -241,7 +241,7 @@ def _ceiling_row(ceiling: Ceiling, d: Diagnosis) -> dict[str, str]:
     extra = (ceiling.resource.page, ceiling.resource.store)
     words += [f"{_line(w)} {kind}" for w, kind in zip(extra, ("pages", "stores"), strict=True) if w]
     return {
-        "label": _line(label) + (", dense" if ceiling.resource.dtype else ""),
+        "label": _line(label) + (", dense" if ceiling.resource.engine == "matrix" else ""),
         "value": ceiling_value(ceiling.value, ceiling.unit),
         "interval": interval,
         "kind": ceiling.kind.value,

@@ -73,7 +73,7 @@ def _short(text: object, limit: int = _CELL_LENGTH) -> str:
 def _sortable(value: float | Unknown | Implausible | None) -> float | None:
     if isinstance(value, Implausible):
         return value.value
-    return value if is_known(value) else None
+    return float(value) if is_known(value) else None
 
 
 def _row(o: OperatorRow, step_s: float) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def _row(o: OperatorRow, step_s: float) -> dict[str, Any]:
     texts = {
         "shapes": _short(o.shapes), "category": _short(o.category, 40), "source": _short(o.source, 80),
         "formula": _short(o.formula), "reason": _short(o.reason), "level": _short(o.level or "", 20).upper(),
-        "grade": o.grade.value, "ceiling": limit + value, "missing": _short(missing, 240), "suspects": _short(suspects, 480),
+        "work": figure(o.flop, format_flop), "grade": o.grade.value, "ceiling": limit + value, "missing": _short(missing, 240), "suspects": _short(suspects, 480),
         "full": format_flop(o.full_square_flop) if o.full_square_flop else "",
     }  # fmt: skip
     optional = ("missing", "suspects", "full")
@@ -100,12 +100,12 @@ def _row(o: OperatorRow, step_s: float) -> dict[str, Any]:
         "limit": limit or "\u2013",
         **{key: text for key, text in texts.items() if text or key not in optional},
         "v": {
-            "calls": o.calls, "time": o.time_s, "step": o.time_s, "flop": _sortable(o.flop), "bytes": _sortable(o.bytes),
-            "fpb": o.flop_per_byte, "share": _sortable(o.share_of_ceiling), "headroom": _sortable(o.headroom_s),
+            "calls": float(o.calls), "time": float(o.time_s), "step": float(o.time_s), "flop": _sortable(o.flop), "bytes": _sortable(o.bytes),
+            "fpb": _sortable(o.flop_per_byte), "share": _sortable(o.share_of_ceiling), "headroom": _sortable(o.headroom_s),
         },
         "t": {
             "calls": count(o.calls), "time": format_s(o.time_s), "step": _percent(o.time_s, step_s),
-            "flop": figure(o.flop, format_flop), "bytes": figure(o.bytes, format_bytes),
+            "flop": _amount(figure(o.flop, format_flop)), "bytes": figure(o.bytes, format_bytes),
             "fpb": figure(o.flop_per_byte, intensity), "share": figure(o.share_of_ceiling, format_ratio),
             "headroom": figure(o.headroom_s, format_s),
         },
@@ -114,6 +114,11 @@ def _row(o: OperatorRow, step_s: float) -> dict[str, Any]:
 
 def _percent(seconds: float, step_s: float) -> str:
     return f"{seconds / step_s * 100:.1f} %" if step_s > 0 else "?"
+
+
+def _amount(text: str) -> str:
+    """Return a FLOP count without its unit, which the column's header has."""
+    return text.removesuffix("FLOP").rstrip()
 
 
 def _sums(rows: Sequence[OperatorRow], diagnosis: Diagnosis) -> dict[str, str]:
@@ -127,7 +132,7 @@ def _sums(rows: Sequence[OperatorRow], diagnosis: Diagnosis) -> dict[str, str]:
     for key, field, write in (("flop", "flop", format_flop), ("bytes", "bytes", format_bytes),
                               ("headroom", "headroom_s", format_s)):  # fmt: skip
         value, missing = total_of([getattr(r, field) for r in rows])
-        out[key] = ("\u2265 " if missing else "") + write(value)
+        out[key] = ("\u2265 " if missing else "") + _amount(write(value))
     return out
 
 

@@ -39,6 +39,8 @@ _FILLS = {"compute": "\u2588", "memory": "\u2593", "network": "\u259a", "host": 
           "unattributed": "\u00b7"}  # fmt: skip
 _LETTERS = {"compute": "C", "memory": "M", "network": "N", "host": "H", "latency": "L", "unattributed": "."}
 _SHORT_BOUND = {Bound.UNDETERMINED: "undet."}
+#: Stands for a space at which a line must not break; no text holds it, since `clean` escapes private characters.
+_GLUE = "\ue000"
 _TOP_ROWS, _VERBOSE_ROWS = 10, 40
 _FIRST_THINGS = 3
 
@@ -131,6 +133,7 @@ def render(
     _findings(page, diagnosis)
     _receipt(page, diagnosis)
     text = "\n".join(line.rstrip() for line in sink.getvalue().splitlines()) + "\n"
+    text = text.replace(_GLUE, " ")
     return text.translate(_TO_ASCII) if ascii_only else text
 
 
@@ -138,7 +141,7 @@ _TO_ASCII = {0x2013: "-", 0x2026: ".", 0x2265: ">", 0x00B7: ".", 0x00D7: "x"}
 
 
 def _headline(page: _Page, d: Diagnosis) -> None:
-    head = Text.assemble(("Mansard", "bold"), "  ", page.short(d.program, max(12, page.width - 18)))
+    head = Text.assemble(("Mansard", "bold"), "  ", page.short(d.program, max(12, page.width - 19)))
     head.append(f"  {page.short(d.framework, 8)}", style="dim")
     page.console.print(head, soft_wrap=True)
     page.console.print()
@@ -205,7 +208,7 @@ def _time(page: _Page, d: Diagnosis) -> None:
         fill = _LETTERS.get(kind, "?") if page.ascii_only else _FILLS.get(kind, "?")
         legend.append("   " if legend else "")
         legend.append(fill, style=_STYLES.get(kind, ""))
-        legend.append(f"\u00a0{page.short(kind, 16)}\u00a0{percent[kind]:.1f}\u00a0%")
+        legend.append(f"{_GLUE}{page.short(kind, 16)}{_GLUE}{percent[kind]:.1f}{_GLUE}%")
     for line in legend.wrap(page.console, page.width - 4):
         line.rstrip()
         page.console.print(Text.assemble("  ", line), soft_wrap=True)
@@ -213,31 +216,18 @@ def _time(page: _Page, d: Diagnosis) -> None:
         f"{page.short(p.kind, 16)} {format_s(p.time_s)} ({p.bound.value})" for p in d.parts if p.time_s > 0
     ]  # fmt: skip
     if parts:
-        page.wrapped(", ".join(p.replace(" ", "\u00a0") for p in parts), first="  by part: ", rest="    ")
+        page.wrapped(", ".join(p.replace(" ", _GLUE) for p in parts), first="  by part: ", rest="    ")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Column:
-    """A column of the operator table: header, width, and the widths of page that show it."""
-
-    title: str
-    width: int
-    least_page: int = 0
-
-
-_COLUMNS = (
-    _Column(title="calls", width=5, least_page=70),
-    _Column(title="time", width=6),
-    _Column(title="step", width=5),
-    _Column(title="FLOP", width=5, least_page=70),
-    _Column(title="bytes", width=5, least_page=70),
-    _Column(title="FLOP/B", width=6, least_page=76),
-    _Column(title="bound", width=7),
-    _Column(title="share", width=5),
-    _Column(title="headroom", width=8, least_page=50),
-    _Column(title="part", width=9, least_page=110),
-    _Column(title="ceiling", width=22, least_page=120),
-)
+#: Columns after the name, with the width of page from which on each is shown.
+_COLUMNS = {
+    "calls": 70, "time": 0, "step": 0, "FLOP": 70, "bytes": 70, "FLOP/B": 76, "bound": 0, "share": 0, "headroom": 50,
+    "part": 110, "ceiling": 120,
+}  # fmt: skip
+#: What is left out first where the figures are too wide for the page; the report and --json have everything.
+_EXPENDABLE = ("ceiling", "part", "calls", "FLOP/B", "bytes", "FLOP", "bound", "headroom")
+_LEFT = ("bound", "part", "ceiling")
+_LEAST_NAME, _MOST_NAME = 12, 60
 
 
 def _brief(name: str, limit: int) -> str:
@@ -279,32 +269,42 @@ def _sum_cells(rows: tuple[OperatorRow, ...], step_s: float) -> dict[str, str]:
     }  # fmt: skip
 
 
+def _widths(page_width: int, gap: int, rows: list[dict[str, str]]) -> dict[str, int]:
+    """Return the columns to show and their widths: a figure is never cut, a column that has no room is left out."""
+    widths = {
+        title: max([len(title), *(cell_len(r.get(title, "")) for r in rows)])
+        for title, least_page in _COLUMNS.items()
+        if page_width >= least_page
+    }
+    for title in _EXPENDABLE:
+        if page_width - sum(w + gap for w in widths.values()) >= _LEAST_NAME:
+            break
+        widths.pop(title, None)
+    return widths
+
+
 def _operators(page: _Page, d: Diagnosis) -> None:
     limit = _VERBOSE_ROWS if page.verbose else _TOP_ROWS
     # One row more than the limit takes no more lines than a row that sums a single operator up.
     shown = d.operators if len(d.operators) <= limit + 1 else d.operators[:limit]
     others = d.operators[len(shown) :]
-    columns = [c for c in _COLUMNS if page.width >= c.least_page]
+    cells = [_cells(page, row, d.step.median_s) for row in shown]
+    sums = [(f"{len(others)} others", others), ("all operators", d.operators)]
+    summed = [(title, _sum_cells(rows, d.step.median_s)) for title, rows in sums if rows]
     gap = 2 if page.width >= 100 else 1
-    name_width = max(12, min(60, page.width - 2 - sum(c.width + gap for c in columns)))
+    widths = _widths(page.width, gap, [*cells, *(c for _, c in summed)])
+    name_width = min(_MOST_NAME, page.width - sum(w + gap for w in widths.values()))
     page.heading("Operators", f"per step, {len(d.operators)} in all; ? not known, ! cannot be true")
     table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, gap, 0, 0), collapse_padding=True)
     table.add_column("name", width=name_width, no_wrap=True, overflow="crop")
-    for column in columns:
-        left = column.title in ("bound", "part", "ceiling")
-        table.add_column(
-            column.title, width=column.width, justify="left" if left else "right", no_wrap=True, overflow="crop"
-        )
-    for row in shown:
-        cells = _cells(page, row, d.step.median_s)
-        table.add_row(
-            Text(page.short(_brief(row.name, name_width), name_width)),
-            *(Text(cells[c.title], style=_STYLES[row.bound.value] if c.title == "bound" else "") for c in columns),
-        )
-    for title, rows in ((f"{len(others)} others", others), ("all operators", d.operators)):
-        if rows:
-            sums = _sum_cells(rows, d.step.median_s)
-            table.add_row(title, *(Text(sums.get(c.title, "")) for c in columns), style="dim")
+    for title, width in widths.items():
+        table.add_column(title, width=width, justify="left" if title in _LEFT else "right", no_wrap=True)
+    for row, texts in zip(shown, cells, strict=True):
+        style = _STYLES[row.bound.value]
+        name = page.short(_brief(row.name, name_width), name_width)
+        table.add_row(Text(name), *(Text(texts[c], style=style if c == "bound" else "") for c in widths))
+    for title, texts in summed:
+        table.add_row(title, *(Text(texts.get(c, "")) for c in widths), style="dim")
     if d.operators:
         page.console.print(table)
     else:

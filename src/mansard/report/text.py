@@ -18,10 +18,10 @@ from mansard.core.units import (
 )
 from mansard.diagnose.records import SHARE_KINDS, Diagnosis
 
-#: Invisible or direction-changing characters: they could hide or reorder what a reader sees.
+#: Control, invisible, direction-changing, surrogate and private characters: they could hide or reorder what is seen.
 _HIDDEN = frozenset(
     [*range(0x20), *range(0x7F, 0xA0), 0xAD, 0x061C, 0x180E, *range(0x200B, 0x2010), *range(0x2028, 0x202F),
-     *range(0x2060, 0x2070), 0xFEFF, *range(0xFFF9, 0xFFFC), *range(0xD800, 0xE000), *range(0xE0000, 0xE0080)]
+     *range(0x2060, 0x2070), 0xFEFF, *range(0xFFF9, 0xFFFC), *range(0xD800, 0xF900), *range(0xE0000, 0xE0080)]
 )  # fmt: skip
 #: Longer foreign text is cut before it is looked at character by character.
 _LONGEST = 20_000
@@ -128,7 +128,7 @@ def ceiling_value(value: float, unit: str) -> str:
 
 def ceiling_text(ceiling: Ceiling) -> str:
     """Return one ceiling as a receipt names it: what, how fast, of which kind and scope."""
-    dense = "dense, " if ceiling.resource.dtype else ""
+    dense = "dense, " if ceiling.resource.engine == "matrix" else ""
     value = ceiling_value(ceiling.value, ceiling.unit)
     return f"{ceiling.resource.label} {value} ({ceiling.kind.value}, {dense}{ceiling.scope})"
 
@@ -164,7 +164,8 @@ def receipt_rows(receipt: Mapping[str, Any], *, limit: int = 200) -> list[tuple[
         limit: Most rows; a last row counts the ones left out.
     """
     rows: list[tuple[str, str]] = []
-    _flatten("", receipt, rows, 0)
+    for key, value in receipt.items():
+        _flatten(clean(key), value, rows, 1)
     if len(rows) > limit:
         rows = [*rows[:limit], ("more", f"{len(rows) - limit} rows are in the JSON document")]
     return rows
@@ -180,7 +181,7 @@ _WRITERS: dict[str, Callable[[float], str]] = {
 def _flatten(name: str, value: Any, rows: list[tuple[str, str]], depth: int) -> None:
     if isinstance(value, Mapping) and value and depth < 6 and not set(value) <= {"unknown", "needs"}:
         for key, inner in value.items():
-            _flatten(f"{name}.{clean(key)}" if name else clean(key), inner, rows, depth + 1)
+            _flatten(f"{name}.{clean(key)}", inner, rows, depth + 1)
     elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
         if any(isinstance(inner, Mapping) for inner in value) and depth < 6:
             for index, inner in enumerate(value, 1):
@@ -201,6 +202,8 @@ def _plain(value: Any, name: str = "") -> str:
         return f"not known: {clean(value.reason)}"
     if isinstance(value, Ceiling):
         return ceiling_text(value)
+    if isinstance(value, Mapping) and not value:
+        return "none"
     if isinstance(value, Mapping) and "unknown" in value:
         return f"not known: {clean(value['unknown'])}"
     if isinstance(value, bool) or value is None:

@@ -155,7 +155,7 @@ def _legend(chart: Roofline, named: tuple[Point, ...], width: int, *, ascii_only
     ]
     words += ["across: FLOP/byte"]
     if any(p.in_lane for p in named):
-        words += ["left edge: no FLOP, height is bytes/s against the memory lines"]
+        words += ["left edge: no FLOP, height is bytes/s on the lines"]
     left = len(chart.points) - len(named)
     if left > 0:
         words += [f"{left} more in the table"]

@@ -43,8 +43,8 @@ var mansardChart = (function () {
     function add(label, value) { if (value) { rows.push(label + ": " + wrap(value, 64).replace(/<br>/g, "<br>   ")); } }
     add("time", o.t.time + " per step (" + o.t.step + "), " + o.t.calls + " calls");
     add("shape", o.shapes);
-    add("FLOP", o.t.flop); add("bytes", o.t.bytes); add("FLOP/byte", o.t.fpb);
-    add(point.lane ? "achieved" : "achieved", point.rate);
+    add("work", o.work); add("bytes", o.t.bytes); add("FLOP/byte", o.t.fpb);
+    add("achieved", point.rate);
     add("ceiling", o.ceiling);
     add("share of ceiling", o.t.share); add("headroom", o.t.headroom + " per step");
     add("counted as", o.formula);
@@ -53,7 +53,7 @@ var mansardChart = (function () {
   }
 
   function longestTime() { return Math.max.apply(null, data.points.map(function (p) { return ops[p.i].v.time; }).concat([1e-30])); }
-  function size(p, longest) { return Math.max(7, (host.clientWidth < 560 ? 18 : 24) * Math.sqrt(ops[p.i].v.time / longest)); }
+  function markerSize(p, longest) { return Math.max(7, (host.clientWidth < 560 ? 18 : 24) * Math.sqrt(ops[p.i].v.time / longest)); }
 
   function pointTraces() {
     var longest = longestTime();
@@ -65,7 +65,7 @@ var mansardChart = (function () {
         text: mine.map(function (p) { return safe(ops[p.i].name); }),
         marker: {
           symbol: SYMBOLS[bound], color: css("--" + bound), opacity: .72,
-          size: mine.map(function (p) { return size(p, longest); }),
+          size: mine.map(function (p) { return markerSize(p, longest); }),
           line: { color: bound === "undetermined" ? css("--undetermined") : css("--card"), width: bound === "undetermined" ? 2 : 1 }
         },
         hoverinfo: "text", hovertext: mine.map(pointText)
@@ -115,13 +115,13 @@ var mansardChart = (function () {
     });
     // Operators: the longest first, each beside its mark where there is room.
     var longest = longestTime(), named = 0, most = small ? 4 : 12;
-    data.points.forEach(function (p) { var x = s.px(p.x), y = s.py(p.y); var r = size(p, longest) / 2; boxes.push({ x0: x - r, x1: x + r, y0: y - r, y1: y + r }); });
+    data.points.forEach(function (p) { var x = s.px(p.x), y = s.py(p.y); var r = markerSize(p, longest) / 2; boxes.push({ x0: x - r, x1: x + r, y0: y - r, y1: y + r }); });
     data.points.forEach(function (p) {
       if (named >= most) { return; }
       var text = ops[p.i].label, width = text.length * size * .56 + 4, x = s.px(p.x), y = s.py(p.y);
       if (x < 0 || x > s.w || y < 0 || y > s.h) { return; }
       var gap = 14, spots = [];
-      [[1, 0], [-1, 0], [1, 1], [-1, 1], [0, 1], [1, 2], [-1, 2], [0, 2], [1, 3], [-1, 3], [0, 3], [0, 4], [0, 5], [-1, 5], [0, 6], [0, 7]].forEach(function (d) {
+      [[1, 0], [-1, 0], [1, 1], [-1, 1], [0, 1], [1, 2], [-1, 2], [0, 2], [1, 3], [-1, 3], [0, 3], [-1, 4], [0, 4], [-1, 5], [0, 5]].forEach(function (d) {
         spots.push({ cx: x + d[0] * (gap + width / 2), cy: y + d[1] * (size + 5) + (d[0] === 0 ? 8 : 0), far: d[1] > 1 });
       });
       for (var i = 0; i < spots.length; i++) {
@@ -129,8 +129,8 @@ var mansardChart = (function () {
         if (free(box)) {
           boxes.push(box); named++;
           var leader = c.far ? { showarrow: true, arrowhead: 0, arrowwidth: .8, arrowcolor: css("--faint"), ax: c.cx - x, ay: c.cy - y } : null;
-          if (leader) { note(safe(text), x, y, Object.assign(leader, { font: { size: size, family: FONT, color: css("--soft") } })); }
-          else { note(safe(text), c.cx, c.cy, { font: { size: size, family: FONT, color: css("--soft") } }); }
+          if (leader) { note(safe(text), x, y, Object.assign(leader, { bgcolor: css("--card"), borderpad: 1, font: { size: size, family: FONT, color: css("--soft") } })); }
+          else { note(safe(text), c.cx, c.cy, { bgcolor: small || p.lane ? undefined : css("--card"), opacity: .9, font: { size: size, family: FONT, color: css("--soft") } }); }
           break;
         }
       }
@@ -138,7 +138,9 @@ var mansardChart = (function () {
     if (data.lane) {
       note("no FLOP", s.px(data.lane), s.h - 3, { yanchor: "bottom", font: { size: size, family: FONT, color: css("--faint") } });
     }
-    return notes;
+    // Long leaders first: what is drawn later covers them, so no line runs through a name.
+    return notes.map(function (n, i) { return { n: n, far: Math.abs(n.ay || 0), i: i }; })
+      .sort(function (a, b) { return b.far - a.far || a.i - b.i; }).map(function (m) { return m.n; });
   }
 
   function layout() {
@@ -147,6 +149,7 @@ var mansardChart = (function () {
       minor: { ticks: "", showgrid: false }, tickfont: { size: 12, color: css("--soft") }, exponentformat: "SI", fixedrange: small
     };
     return {
+      width: host.clientWidth, height: host.clientHeight, autosize: false,
       margin: { l: small ? 48 : 64, r: 14, t: 34, b: 48 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false,
       font: { family: FONT, color: css("--ink"), size: 12.5 }, hovermode: "closest", dragmode: small ? false : "zoom", hoverdistance: 12,
       modebar: { bgcolor: "rgba(0,0,0,0)", color: css("--faint"), activecolor: css("--accent") },
@@ -164,7 +167,7 @@ var mansardChart = (function () {
     Plotly.relayout(host, { annotations: annotations() }).then(function () { busy = false; }, function () { busy = false; });
   }
   function draw() {
-    var config = { displaylogo: false, responsive: true, scrollZoom: false, plotlyServerURL: "", showLink: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"], toImageButtonOptions: { filename: "roofline", scale: 2 } };
+    var config = { displaylogo: false, scrollZoom: false, plotlyServerURL: "", showSendToCloud: false, modeBarButtonsToRemove: ["sendChartToCloud", "select2d", "lasso2d", "autoScale2d"], toImageButtonOptions: { filename: "roofline", scale: 2 } };
     var traces = data.lines.map(lineTrace).concat(pointTraces());
     return Plotly.react(host, traces, layout(), config).then(label);
   }
@@ -199,11 +202,17 @@ var mansardChart = (function () {
       host.on("plotly_relayout", function (change) { if (!change || !change.annotations) { label(); } });
       mansardTheme.onChange(function () {
         // A page is narrower than most screens; the chart is drawn again at its width.
-        host.style.width = mansardTheme.isPrinting() ? "660px" : "";
+        host.style.width = mansardTheme.isPrinting() ? "690px" : "";
+        host.style.height = mansardTheme.isPrinting() ? "430px" : "";
         draw();
-        Plotly.Plots.resize(host);
       });
-      window.addEventListener("resize", function () { window.clearTimeout(host._timer); host._timer = window.setTimeout(draw, 120); });
+      var width = host.clientWidth, timer = 0;
+      new ResizeObserver(function () {
+        if (host.clientWidth === width || mansardTheme.isPrinting()) { return; }
+        width = host.clientWidth;
+        window.clearTimeout(timer);
+        timer = window.setTimeout(draw, 100);
+      }).observe(host);
       return ready;
     }
   };

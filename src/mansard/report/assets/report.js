@@ -66,7 +66,7 @@
     button.setAttribute("aria-expanded", String(!open));
     if (open) { tr.nextSibling.remove(); return; }
     var more = make("tr", { class: "more" }), td = make("td", { colspan: COLUMNS.length }), list = make("dl", { class: "facts" });
-    [["name", o.name], ["shape", o.shapes], ["category", o.category], ["from", o.source], ["FLOP", o.t.flop + (o.full ? " (" + o.full + " if the causal part were counted in full)" : "")], ["bytes", o.t.bytes],
+    [["name", o.name], ["shape", o.shapes], ["category", o.category], ["from", o.source], ["work", o.work + (o.full ? " (" + o.full + " if the causal part were counted in full)" : "")], ["bytes", o.t.bytes],
       ["counted as", o.formula], ["judged against", o.ceiling], ["memory level", o.level], ["verdict", o.reason], ["evidence", o.grade], ["not known", o.missing], ["suspects", o.suspects]].forEach(function (f) {
       if (f[1]) { list.appendChild(make("dt", {}, f[0])); list.appendChild(make("dd", {}, f[1])); }
     });

@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import dataclasses
+import html
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from mansard.report.html import render
+from mansard.report.payload import ROW_CAP, as_json, payload
+
+URL_ATTRIBUTES = {"src", "href", "srcset", "action", "data", "poster", "background", "formaction", "xlink:href"}
+
+
+class Page(HTMLParser):
+    """Tags, what their URL attributes say, and the text of scripts and styles."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.urls: list[tuple[str, str]] = []
+        self.tags: list[str] = []
+        self.handlers: list[str] = []
+        self.bodies: list[tuple[dict, str]] = []
+        self.open: dict | None = None
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs) -> None:
+        self.tags.append(tag)
+        self.urls += [(tag, v or "") for k, v in attrs if k in URL_ATTRIBUTES]
+        self.handlers += [k for k, _ in attrs if k.startswith("on")]
+        self.open = dict(attrs) | {"tag": tag} if tag in ("script", "style") else None
+
+    def handle_data(self, data) -> None:
+        if self.open is not None:
+            self.bodies.append((self.open, data))
+
+    def handle_endtag(self, tag) -> None:
+        self.open = None
+
+
+def data_of(page: str) -> dict:
+    body = re.search(r'<script type="application/json" id="payload">(.*?)</script>', page, re.DOTALL)
+    assert body is not None
+    return json.loads(body.group(1))
+
+
+@pytest.fixture(scope="module")
+def page(sample) -> str:
+    return render(sample)
+
+
+@pytest.fixture(scope="module")
+def hostile_page(hostile) -> str:
+    return render(hostile)
+
+
+def test_nothing_is_loaded_from_anywhere(page, hostile_page) -> None:
+    for text in (page, hostile_page):
+        seen = Page(text)
+        assert {url for _, url in seen.urls} == {"data:,", "#operators"}
+        assert not seen.handlers
+        assert not {"iframe", "img", "object", "embed", "base", "form", "video", "audio"} & set(seen.tags)
+        assert "@import" not in next(b for a, b in seen.bodies if a["tag"] == "style")
+        assert "default-src &#39;none&#39;" in text
+        own = [b for a, b in seen.bodies if a["tag"] == "style" or "plotly.js" not in b[:100]]
+        assert not re.search(
+            r"https?://|//[a-z]+\.[a-z]+/", "".join(b for b in own if "payload" not in b and len(b) < 60_000)
+        )
+
+
+def test_every_script_is_one_of_ours(page, hostile_page) -> None:
+    for text in (page, hostile_page):
+        scripts = [b for a, b in Page(text).bodies if a["tag"] == "script"]
+        assert Page(text).tags.count("script") == 5
+        assert len(scripts) == 5
+    ours = [b for a, b in Page(page).bodies if a["tag"] == "script" and "type" not in a]
+    theirs = [b for a, b in Page(hostile_page).bodies if a["tag"] == "script" and "type" not in a]
+    assert ours == theirs
+
+
+def test_page_is_under_two_megabytes(page, sample) -> None:
+    assert len(page.encode()) < 2_000_000
+    long = dataclasses.replace(sample.operators[0], name="\u5f20" * 10_000, shapes="<" * 10_000, formula="&" * 10_000)
+    many = dataclasses.replace(
+        sample, operators=(long,) * 5000, advice=sample.advice * 500, findings=sample.findings * 500
+    )
+    text = render(many)
+    assert len(text.encode()) < 2_000_000
+    data = data_of(text)
+    kept = len(data["operators"])
+    assert 100 < kept < ROW_CAP
+    assert data["total_count"] == 5000
+    assert data["sums"][0]["name"] == f"{5000 - kept} others"
+    assert f"lists the {kept} longest" in data["cap"]
+    assert "1900 more are in the JSON document" in text  # 4 x 500 pieces of advice, 100 shown
+
+
+def test_the_cap_holds_nothing_back_silently(sample) -> None:
+    small = dataclasses.replace(sample.operators[0], name="a", time_s=0.001, flop=1e6, bytes=1e3, headroom_s=0.0005,
+                                shapes="", formula="", reason="", source="")  # fmt: skip
+    step = dataclasses.replace(sample.step, median_s=2.5)
+    data = payload(dataclasses.replace(sample, operators=(small,) * (ROW_CAP + 100), step=step))
+    kept = len(data["operators"])
+    others, everything = data["sums"]
+    assert others["name"] == f"{ROW_CAP + 100 - kept} others"
+    # 2100 operators of 1 ms, 1 MFLOP and 1 kB in a step of 2.5 s: 2.1 s, 84.0 %, 2.10 GFLOP, 2.10 MB, 1.05 s
+    assert everything["t"] == {"calls": str(2100 * 12), "time": "2.10 s", "step": "84.0 %", "flop": "2.10 G",
+                               "bytes": "2.10 MB", "headroom": "1.05 s"}  # fmt: skip
+
+
+def test_every_operator_and_ceiling_is_in_the_payload(page, sample) -> None:
+    data = data_of(page)
+    assert [o["name"] for o in data["operators"]] == [o.name for o in sample.operators]
+    placed = {p["i"] for p in data["chart"]["points"]}
+    assert len(placed) == 24  # 26 less the one of unknown cost and the one that moves nothing
+    assert "my_ext::rotary_embed, aten::select" in page
+    assert {line["label"] for line in data["chart"]["lines"]} == {
+        "f32 matrix", "bf16 matrix", "f32 vector", "L1 read bandwidth", "L2 read bandwidth", "L3 read bandwidth",
+        "DRAM copy bandwidth",
+    }  # fmt: skip
+    assert "torch fixed cost 1.30 us" in page
+    assert "f32 special functions 1.90 G evaluations/s" in page
+    first = data["operators"][0]
+    assert first["t"]["time"] == "105 ms"
+    assert first["t"]["flop"] == "14.5 G"
+    assert first["t"]["share"] == "67 %"
+    assert first["ceiling"] == "f32 matrix 205 GFLOP/s"
+
+
+def test_shares_and_story_are_on_the_page(page) -> None:
+    shown = re.findall(r"<b>(\d+\.\d)\u00a0%</b>", page)
+    assert len(shown) == 6
+    assert sum(round(float(s) * 10) for s in shown) == 1000
+    text = html.unescape(re.sub(r"<[^>]+>", " ", page))
+    for words in ("Compute-bound: 79 % of the step", "782 ms", "median of 17 steps", "312 ms", "Against it", "foreign_load",
+                  "MAC = 2 FLOP", "machine" if "machine" in page else "environment.cpu", "FLOP/byte: DRAM 5.66, L3 1.1"):  # fmt: skip
+        assert words in text, words
+
+
+def test_json_cannot_leave_its_tag() -> None:
+    text = as_json({"</script>": "<!--<script>&\u2028"})
+    assert "<" not in text
+    assert ">" not in text
+    assert "\u2028" not in text
+    assert json.loads(text) == {"</script>": "<!--<script>&\u2028"}
+
+
+def test_missing_figures_are_explained(sample) -> None:
+    from mansard.core import SUSPECTS, Implausible, Unknown
+
+    text = render(
+        dataclasses.replace(
+            sample,
+            mfu_ratio=Implausible(1.7, SUSPECTS),
+            bytes_per_step=Unknown("no bytes were recorded", ("--bytes",)),
+        )
+    )
+    assert "170 %!" in text
+    assert "170 % cannot be true; suspects: work that was optimised away" in text
+    assert "not known: no bytes were recorded; needs --bytes" in text
+
+
+def test_empty_diagnosis_has_a_page(sample) -> None:
+    empty = dataclasses.replace(sample, operators=(), ceilings=(), advice=(), findings=(), receipt={}, parts=())
+    text = render(empty)
+    assert "No rule found anything worth doing." in text
+    assert "No receipt was kept" in text
+    assert data_of(text)["operators"] == []
+
+
+PROBE = """
+  var d = document.documentElement.dataset, gd = document.getElementById('roofline');
+  d.resources = performance.getEntriesByType('resource').length;
+  var names = [], lines = [];
+  gd.data.forEach(function (t) { if (t.meta === 'operators') { names = names.concat(t.text); } else { lines.push(t.name); } });
+  d.points = names.length; d.lines = lines.join('|'); d.annotations = gd.layout.annotations.length;
+  function first() { return document.querySelector('#table tbody .open').textContent; }
+  function click(key) { document.querySelector('th[data-key="' + key + '"] button').click(); }
+  d.rows = document.querySelectorAll('#table tbody tr.row').length;
+  d.bytime = first();
+  click('name'); d.byname = first(); d.aria = document.querySelector('th[data-key="name"]').getAttribute('aria-sort');
+  click('name'); d.bynamedown = first();
+  click('bytes'); d.bybytes = first();
+  click('share'); d.byshare = first(); click('share'); d.bysharelow = first();
+  var all = document.querySelectorAll('#table tbody .open'); d.unknownlast = all[all.length - 1].textContent;
+  var search = document.getElementById('search'); search.value = 'GELU'; search.dispatchEvent(new Event('input'));
+  d.found = document.querySelectorAll('#table tbody tr.row').length; d.count = document.getElementById('count').textContent;
+  search.value = ''; search.dispatchEvent(new Event('input'));
+  document.querySelector('.chip').click(); d.filtered = document.querySelectorAll('#table tbody tr.row').length;
+  document.querySelector('.chip').click();
+  document.querySelector('#table tbody .open').click();
+  d.receipt = document.querySelector('#table .more dl').textContent;
+  document.getElementById('theme').click(); d.dark = d.theme;
+  d.buttons = Array.from(document.querySelectorAll('.modebar-btn')).map(function (b) { return b.dataset.title; }).join('|');
+"""
+
+
+def test_the_page_works_in_a_browser(page, browser, root_attribute) -> None:
+    dom = browser.dom(page, PROBE)
+    seen = {name: root_attribute(dom, name) for name in (
+        "failed", "resources", "points", "lines", "annotations", "rows", "bytime", "byname", "aria", "bynamedown", "bybytes",
+        "byshare", "bysharelow", "unknownlast", "found", "count", "filtered", "receipt", "dark", "buttons")}  # fmt: skip
+    assert seen["failed"] is None
+    assert seen["resources"] == "0"
+    assert (seen["points"], seen["rows"]) == ("24", "26")
+    assert len(seen["lines"].split("|")) == 7
+    assert int(seen["annotations"]) >= 7 + 4
+    assert seen["bytime"] == "aten::mm [ff1 backward]"
+    assert seen["byname"] == "aten::_foreach_norm"
+    assert seen["aria"] == "ascending"
+    assert seen["bynamedown"] == "Optimizer.step#AdamW.step"
+    assert seen["bybytes"] == "Optimizer.step#AdamW.step"  # 473 MB
+    assert seen["byshare"] == "aten::_foreach_norm"  # 301 %
+    assert seen["bysharelow"] == "aten::copy_"  # 0.6 %
+    assert seen["unknownlast"] == "my_ext::rotary_embed"
+    assert seen["found"] == "2"
+    # gelu 12.9 ms + gelu_backward 14.7 ms of 709.35 ms = 3.9 %
+    assert seen["count"] == "Showing 2 of 26 operators, 3.9 % of the time in operators"
+    assert seen["filtered"] == "14"  # 26 less 12 that are compute bound
+    assert "0.01 of the torch fixed cost ceiling" in seen["receipt"]
+    assert seen["dark"] == "dark"
+    assert "cloud" not in seen["buttons"].lower()
+    assert "Download plot" in seen["buttons"]
+
+
+HOSTILE_PROBE = """
+  var d = document.documentElement.dataset, gd = document.getElementById('roofline'), hovered = '';
+  gd.data.forEach(function (t, c) {
+    if (t.meta === 'operators') { t.x.forEach(function (x, i) { Plotly.Fx.hover(gd, [{ curveNumber: c, pointNumber: i }]); hovered += document.querySelector('.hoverlayer').textContent; }); }
+  });
+  document.querySelectorAll('#table tbody .open').forEach(function (b) { b.click(); });
+  d.hovered = hovered.indexOf("<img src=x") >= 0 ? 'as text' : hovered.slice(0, 200);
+  d.links = document.querySelectorAll('#roofline a[href^="javascript"], .hoverlayer a, td a, th a').length;
+  d.images = document.images.length;
+"""
+
+
+@pytest.mark.parametrize("policy", [True, False])
+def test_hostile_names_are_shown_and_never_run(hostile_page, browser, root_attribute, policy) -> None:
+    """With the policy, and without it: escaping has to hold alone."""
+    text = hostile_page if policy else re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", hostile_page)
+    dom = browser.dom(text, HOSTILE_PROBE)
+    assert root_attribute(dom, "failed") is None
+    assert root_attribute(dom, "pwned") is None
+    assert root_attribute(dom, "hovered") == "as text"
+    assert root_attribute(dom, "links") == "0"
+    assert root_attribute(dom, "images") == "0"
+    body = re.sub(r"<script.*?</script>", "", dom, flags=re.DOTALL)
+    assert "&lt;img src=x onerror=" in body
+    assert "&lt;/script&gt;&lt;script&gt;" in body
+    assert "\\u202egnp.exe" in body
+    assert "\\x1b[31mred" in body
+    assert "K" * 2000 not in body
+    assert "{{ 7 * 7 }}" in body

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+
+import pytest
+from rich.cells import cell_len
+
+from mansard.core import Bound, Grade, Implausible, Unknown
+from mansard.diagnose.records import Diagnosis, OperatorRow
+from mansard.report.terminal import render
+
+
+def row(name: str, time_s: float, **changes: object) -> OperatorRow:
+    base = OperatorRow(
+        name=name, category="matmul", part="forward", shapes="", source="", calls=2, time_s=time_s, flop=1e9, bytes=2e6,
+        flop_per_byte=500.0, bound=Bound.COMPUTE, limiting_ceiling="f32 matrix", level="dram", ceiling_value=205e9,
+        ceiling_unit="FLOP/s", share_of_ceiling=0.5, headroom_s=time_s / 2, grade=Grade.MODELLED, reason="", formula="",
+    )  # fmt: skip
+    return dataclasses.replace(base, **changes)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 140])
+@pytest.mark.parametrize("verbose", [False, True])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_no_line_is_wider_than_the_page(sample, hostile, width, verbose, encoding) -> None:
+    for diagnosis in (sample, hostile):
+        text = render(diagnosis, width=width, verbose=verbose, encoding=encoding)
+        assert max(cell_len(line) for line in text.splitlines()) <= width
+        text.encode(encoding)
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_nothing_from_a_profile_reaches_the_terminal_as_a_control_character(hostile, verbose) -> None:
+    for color in (False, True):
+        text = render(hostile, width=100, verbose=verbose, color=color)
+        without_colour = re.sub(r"\x1b\[[0-9;]*m", "", text)
+        if not color:
+            assert without_colour == text
+        assert all(c == "\n" or c.isprintable() or c == "\u00a0" for c in without_colour)
+        assert "\x1b[31mred" not in text
+
+
+def test_colour_is_the_callers_choice(sample, monkeypatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b" not in render(sample, color=False)
+    assert "\x1b[" in render(sample, color=True)
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_printed_shares_add_to_one_hundred(sample, width) -> None:
+    text = render(sample, width=width).replace("\u00a0", " ")
+    block = text[text.index("Where the time goes") : text.index("by part")]
+    shares = [float(x) for x in re.findall(r"(\d+\.\d) %", re.sub(r"\s+", " ", block))]
+    assert len(shares) == 5  # network is exactly zero
+    assert math.isclose(sum(shares), 100.0, abs_tol=1e-9)
+
+
+def test_rows_and_others_and_total_add_up(sample) -> None:
+    # 13 operators of 10 ms in a step of 200 ms: ten rows of 5.0 %, three others of 15.0 %, 65.0 % in all.
+    rows = tuple(row(f"op{i:02d}", 0.010) for i in range(13))
+    step = dataclasses.replace(sample.step, median_s=0.2)
+    text = render(dataclasses.replace(sample, operators=rows, step=step), width=80)
+    lines = text.splitlines()
+    assert (
+        len([n for n in lines if re.match(r"op\d\d .* 10\.0ms +5\.0% +1\.00G +2\.00M +500 compute +50% +5\.00ms", n)])
+        == 10
+    )
+    # 3 x 2 calls, 30 ms, 3 GFLOP, 6 MB, 15 ms of headroom
+    assert any(re.match(r"3 others +6 30\.0ms 15\.0% 3\.00G 6\.00M +15\.0ms$", n) for n in lines)
+    # 13 x 2 calls, 130 ms, 13 GFLOP, 26 MB, 65 ms
+    assert any(re.match(r"all operators +26 +130ms 65\.0% 13\.0G 26\.0M +65\.0ms$", n) for n in lines)
+
+
+def test_one_more_than_the_limit_is_shown_not_summed(sample) -> None:
+    text = render(dataclasses.replace(sample, operators=tuple(row(f"op{i:02d}", 0.01) for i in range(11))), width=80)
+    assert "op10" in text
+    assert "others" not in text
+
+
+def test_unknown_and_implausible_are_marked(sample) -> None:
+    rows = (
+        row("mystery", 0.1, flop=Unknown("no cost"), bytes=Unknown("no cost"), flop_per_byte=None,
+            share_of_ceiling=Unknown("no cost"), headroom_s=Unknown("no cost"), bound=Bound.UNDETERMINED),
+        row("too_fast", 0.1, share_of_ceiling=Implausible(3.69, ("dead code", "no sync")), headroom_s=0.0),
+    )  # fmt: skip
+    lines = render(dataclasses.replace(sample, operators=rows), width=80, verbose=True).splitlines()
+    mystery = next(n for n in lines if n.startswith("mystery"))
+    assert mystery.split()[-2:] == ["?", "?"]
+    assert mystery.count("?") == 4
+    assert "369%!" in next(n for n in lines if n.startswith("too_fast"))
+    assert any("suspects: dead code; no sync" in n for n in lines)
+    # A sum with an unknown in it is a lower limit, not a total.
+    assert "\u22651.00G" in next(n for n in lines if n.startswith("all operators"))
+
+
+def test_headline_says_why_a_figure_is_missing(sample) -> None:
+    unknown = dataclasses.replace(sample, mfu_ratio=Unknown("no f32 matrix ceiling", ("mansard measure",)))
+    text = render(unknown, width=80)
+    assert "MFU ?" in text
+    assert "MFU: not known: no f32 matrix ceiling; needs mansard measure" in text
+
+
+def test_the_story_is_short_and_complete(sample) -> None:
+    text = render(sample, width=80)
+    assert len(text.splitlines()) < 62
+    for word in ("Compute-bound: 79 %", "782 ms median of 17 steps", "775 ms to 791 ms", "profiler +3.5 %", "88.2 GFLOP",
+                 "MFU 55 %", "Worth doing first", "up to 312 ms/step", "Findings", "Receipt", "judged against",
+                 "205 GFLOP/s (measured,", "MAC = 2 FLOP"):  # fmt: skip
+        assert word in text, word
+
+
+def test_roofline_is_drawn_where_there_is_room(sample) -> None:
+    assert "Roofline" not in render(sample, width=80)
+    assert "Roofline" in render(sample, width=80, verbose=True)
+    wide = render(sample, width=120)
+    assert "f32 matrix 205 GFLOP/s" in wide
+    assert "DRAM" in wide[wide.index("Roofline") :]
+    assert any(0x2800 < ord(c) < 0x2900 for c in wide)
+    assert "Roofline" not in render(sample, width=120, roofline=False)
+    assert not any(0x2800 < ord(c) < 0x2900 for c in render(sample, width=120, encoding="latin-1"))
+
+
+def test_an_empty_diagnosis_still_tells_its_story(sample: Diagnosis) -> None:
+    empty = dataclasses.replace(
+        sample, operators=(), ceilings=(), advice=(), findings=(), receipt={}, parts=(),
+        time_shares={"compute": 0.0, "memory": 0.0, "network": 0.0, "host": 0.0, "latency": 0.0, "unattributed": 1.0},
+    )  # fmt: skip
+    text = render(empty, width=80, verbose=True)
+    assert "none were recorded" in text
+    assert "no rule found anything worth doing" in text
+    assert "100.0" in text
