@@ -86,7 +86,11 @@ def ask(request: Request, *, limit_s: float = TIME_LIMIT_S) -> dict[str, Any]:
     os.sched_setaffinity(0, set(request.cpus))
     try:
         child = subprocess.Popen(
-            command, env=environment_of(request), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            command,
+            env=environment_of(request),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
     finally:
         os.sched_setaffinity(0, before)
@@ -111,7 +115,11 @@ def ask(request: Request, *, limit_s: float = TIME_LIMIT_S) -> dict[str, Any]:
 def to_ceilings(answer: Mapping[str, Any], request: Request, foreign_ratio: float) -> list[Ceiling]:
     """Return the ceilings of one worker's answer: the best size per (dtype, call), the functions one by one."""
     best: dict[tuple[Any, ...], Ceiling] = {}
-    common: dict[str, Any] = {"backend": request.backend, "threads": len(request.cpus), "foreign_load_ratio": foreign_ratio}
+    common: dict[str, Any] = {
+        "backend": request.backend,
+        "threads": len(request.cpus),
+        "foreign_load_ratio": foreign_ratio,
+    }
     if request.without:
         common["environment_without"] = list(request.without)
     for point in answer["points"]:
@@ -127,11 +135,15 @@ def to_ceilings(answer: Mapping[str, Any], request: Request, foreign_ratio: floa
         )
         what = {"function": point["function"]} if special else {}
         ceiling = Ceiling(
-            resource=resource, value=found.value, unit="1/s" if special else "FLOP/s", kind=Kind.MEASURED,
-            scope=request.scope, ci95=(found.low, found.high),
+            resource=resource,
+            value=found.value,
+            unit="1/s" if special else "FLOP/s",
+            kind=Kind.MEASURED,
+            scope=request.scope,
+            ci95=(found.low, found.high),
             conditions={"call": point["call"], "size": point["size"], **what, **common, **found.conditions()},
             source=f"timed {request.backend} call, result checked",
-        )  # fmt: skip
+        )
         key = (resource, point["call"])
         if key not in best or best[key].value < ceiling.value:
             best[key] = ceiling
@@ -152,10 +164,15 @@ def _latency(answer: Mapping[str, Any], request: Request, common: Mapping[str, A
         conditions["blocking_s"] = median_interval(points["blocking"]["times_s"]).median
     return [
         Ceiling(
-            resource=Resource(area=Area.LATENCY, backend=request.backend), value=summary.median, unit="s",
-            kind=Kind.MEASURED, scope=request.scope, ci95=(summary.low, summary.high), conditions=conditions,
+            resource=Resource(area=Area.LATENCY, backend=request.backend),
+            value=summary.median,
+            unit="s",
+            kind=Kind.MEASURED,
+            scope=request.scope,
+            ci95=(summary.low, summary.high),
+            conditions=conditions,
             source="median wall time of one call among many back to back",
-        )  # fmt: skip
+        )
     ]
 
 
@@ -174,7 +191,8 @@ def requests_for(
     slowing = tuple(sorted(n for n in env if n.startswith(SLOWING_PREFIXES) and n not in THREAD_VARIABLES))
     if slowing and "numpy" in backends and "matrix" in groups:
         wanted += [
-            Request(backend="numpy", scope=s, cpus=c, groups=("matrix",), rounds=2, without=slowing) for s, c in scopes.items()
+            Request(backend="numpy", scope=s, cpus=c, groups=("matrix",), rounds=2, without=slowing)
+            for s, c in scopes.items()
         ]
     return wanted
 
@@ -222,6 +240,8 @@ def slowed_findings(ceilings: Iterable[Ceiling]) -> list[dict[str, str]]:
         ratio = both[True].value / both[False].value
         names = ", ".join(both[True].conditions["environment_without"])
         if ratio > 1.05:
-            text = f"{names} slow NumPy's {dtype} products on one {scope}: without them they run {ratio:.2f} times as fast"
+            text = (
+                f"{names} slow NumPy's {dtype} products on one {scope}: without them they run {ratio:.2f} times as fast"
+            )
             findings.append({"code": "blas_slowed_by_environment", "text": text})
     return findings

@@ -8,6 +8,9 @@ a figure. Results are returned and checked by the callers, so that nothing can b
 numba is imported inside the builders; `available()` says whether it is there.
 """
 
+# mypy: disable-error-code="untyped-decorator, no-any-return"
+# numba ships no types; everything it decorates is Any.
+
 from __future__ import annotations
 
 import functools
@@ -112,14 +115,14 @@ def _tools() -> Any:
         return types.int64(), codegen
 
     @intrinsic
-    def arrive(_context: Any, address: Any) -> Any:
+    def arrive(_context: Any, _address: Any) -> Any:
         def codegen(_ctx: Any, b: Any, _sig: Any, args: Any) -> Any:
             return b.atomic_rmw("add", b.inttoptr(args[0], i64.as_pointer()), ir.Constant(i64, 1), "seq_cst")
 
         return types.int64(types.int64), codegen
 
     @intrinsic
-    def look(_context: Any, address: Any) -> Any:
+    def look(_context: Any, _address: Any) -> Any:
         def codegen(_ctx: Any, b: Any, _sig: Any, args: Any) -> Any:
             return b.load_atomic(b.inttoptr(args[0], i64.as_pointer()), "seq_cst", 8, typ=i64)
 
@@ -147,7 +150,9 @@ def _tools() -> Any:
     return now_ns, fence, meet
 
 
-def _loop(b: Any, ir: Any, count: Any, phis: list[tuple[Any, Any]], body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
+def _loop(
+    b: Any, ir: Any, count: Any, phis: list[tuple[Any, Any]], body: Callable[[Any, list[Any]], list[Any]]
+) -> list[Any]:
     """Emit `for i in range(count)` (at least once) with loop-carried vectors, and return their last values."""
     i64 = ir.IntType(64)
     entry, block = b.block, b.append_basic_block("sweep")
@@ -213,7 +218,7 @@ def fma_kernel(dtype: str, lanes: int, accumulators: int) -> Kernel:
     number = types.float32 if dtype == "f32" else types.float64
 
     @intrinsic
-    def chain(_context: Any, n: Any, x: Any, y: Any) -> Any:
+    def chain(_context: Any, _n: Any, _x: Any, _y: Any) -> Any:
         def codegen(_ctx: Any, b: Any, _sig: Any, args: Any) -> Any:
             kind = ir.FunctionType(vector, [vector] * 3)
             fma = cgutils.get_or_insert_function(b.module, kind, f"llvm.fma.v{lanes}{dtype}")
@@ -258,7 +263,7 @@ def clock_kernel() -> Kernel:
     i64 = ir.IntType(64)
 
     @intrinsic
-    def chain(_context: Any, n: Any, x: Any, y: Any) -> Any:
+    def chain(_context: Any, _n: Any, _x: Any, _y: Any) -> Any:
         def codegen(_ctx: Any, b: Any, _sig: Any, args: Any) -> Any:
             def body(_i: Any, ps: list[Any]) -> list[Any]:
                 p = ps[0]
@@ -349,7 +354,7 @@ def memory_kernel(mix: str, store: str) -> Kernel:
     per_block = BLOCK_BYTES // VECTOR_BYTES // turns
 
     @intrinsic
-    def sweeps(_context: Any, dst: Any, a: Any, b_: Any, blocks: Any, repeats: Any, s: Any) -> Any:
+    def sweeps(_context: Any, _dst: Any, _a: Any, _b: Any, _blocks: Any, _repeats: Any, _s: Any) -> Any:
         def codegen(_ctx: Any, b: Any, _sig: Any, args: Any) -> Any:
             kind = ir.FunctionType(vector, [vector] * 3)
             fma = cgutils.get_or_insert_function(b.module, kind, f"llvm.fma.v{lanes}f32")

@@ -52,7 +52,9 @@ class LoadWindow:
         self._before = self._look()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         after = self._look()
         tick_s = 1.0 / os.sysconf("SC_CLK_TCK")
         self.wall_s = after[4] - self._before[4]

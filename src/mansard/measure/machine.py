@@ -121,7 +121,7 @@ def cgroup_cpus(root: Path = ROOT) -> float | None:
     own = read_text(root / "proc/self/cgroup") or ""
     best: float | None = None
     for line in own.splitlines():
-        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if controllers and "cpu" not in controllers.split(","):
             continue
         base = root / "sys/fs/cgroup" / ("cpu" if controllers else "")

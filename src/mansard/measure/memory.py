@@ -205,7 +205,8 @@ def dram_probes(scope: str, pages: Iterable[str], size_bytes: int) -> list[Probe
         for mix in kernels.MIXES:
             stores = ("regular", "streaming") if mix in kernels.STREAMING_MIXES else ("regular",)
             probes += [
-                Probe(level="dram", mix=mix, page=page, store=s, scope=scope, working_set_bytes=size_bytes) for s in stores
+                Probe(level="dram", mix=mix, page=page, store=s, scope=scope, working_set_bytes=size_bytes)
+                for s in stores
             ]
     return probes
 
@@ -220,9 +221,14 @@ def cache_probes(scope: str, page: str, caches: Sequence[Cache], cpus: Sequence[
                 repeats = max(1, round(CACHE_SAMPLE_BYTES / kernels.counted_bytes(mix, one.array_bytes)))
                 probes.append(
                     Probe(
-                        level=one.level, mix=mix, page=page, store="regular", scope=scope, working_set_bytes=size,
+                        level=one.level,
+                        mix=mix,
+                        page=page,
+                        store="regular",
+                        scope=scope,
+                        working_set_bytes=size,
                         repeats=repeats,
-                    )  # fmt: skip
+                    )
                 )
     return probes
 
@@ -235,7 +241,13 @@ def working_set_curve(arena: Arena) -> list[dict[str, float]]:
         probe = Probe(level="", mix="read", page=arena.page, store="regular", scope="core", working_set_bytes=size)
         repeats = max(1, round(CACHE_SAMPLE_BYTES / probe.array_bytes))
         probe = Probe(
-            level="", mix="read", page=arena.page, store="regular", scope="core", working_set_bytes=size, repeats=repeats
+            level="",
+            mix="read",
+            page=arena.page,
+            store="regular",
+            scope="core",
+            working_set_bytes=size,
+            repeats=repeats,
         )
         points.append({"working_set_bytes": float(probe.array_bytes), "bytes_per_s": float(arena.run(probe, 3).max())})
         step += 1
@@ -334,14 +346,21 @@ def measure_memory(
 def as_node(ceiling: Ceiling) -> Ceiling:
     """Return a ceiling of the only core as that of the node."""
     return Ceiling(
-        resource=ceiling.resource, value=ceiling.value, unit=ceiling.unit, kind=ceiling.kind, scope="node",
-        ci95=ceiling.ci95, conditions=ceiling.conditions, source=ceiling.source,
-    )  # fmt: skip
+        resource=ceiling.resource,
+        value=ceiling.value,
+        unit=ceiling.unit,
+        kind=ceiling.kind,
+        scope="node",
+        ci95=ceiling.ci95,
+        conditions=ceiling.conditions,
+        source=ceiling.source,
+    )
 
 
 def _probes(scope: str, team: Team, pages: Sequence[str], caches: Sequence[Cache], size: int) -> list[Probe]:
     fresh = [
-        Probe(level="dram", mix="fresh", page=p, store="regular", scope=scope, working_set_bytes=FRESH_BYTES) for p in pages
+        Probe(level="dram", mix="fresh", page=p, store="regular", scope=scope, working_set_bytes=FRESH_BYTES)
+        for p in pages
     ]
     dram = dram_probes(scope, pages, size // len(team) // ALIGN_BYTES * ALIGN_BYTES)
     return dram + cache_probes(scope, pages[-1], caches, team.cpus) + fresh
@@ -375,9 +394,7 @@ def _ceilings(
     best: dict[Resource, Ceiling] = {}
     for probe, windows in rates.items():
         found = envelope(windows)
-        resource = Resource(
-            area=Area.MEMORY, level=probe.level, mix=probe.mix, page=probe.page, store=probe.store
-        )  # fmt: skip
+        resource = Resource(area=Area.MEMORY, level=probe.level, mix=probe.mix, page=probe.page, store=probe.store)
         conditions = {
             "threads": threads,
             "working_set_bytes": float(probe.working_set_bytes * threads),
@@ -385,9 +402,15 @@ def _ceilings(
             **found.conditions(),
         }
         ceiling = Ceiling(
-            resource=resource, value=found.value, unit="B/s", kind=Kind.MEASURED, scope=probe.scope,
-            ci95=(found.low, found.high), conditions=conditions, source=SOURCE,
-        )  # fmt: skip
+            resource=resource,
+            value=found.value,
+            unit="B/s",
+            kind=Kind.MEASURED,
+            scope=probe.scope,
+            ci95=(found.low, found.high),
+            conditions=conditions,
+            source=SOURCE,
+        )
         if resource not in best or best[resource].value < ceiling.value:
             best[resource] = ceiling
     split = [c for c in best.values() if "regimes" in c.conditions and c.resource.level == "dram"]

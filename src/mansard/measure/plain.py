@@ -59,11 +59,19 @@ def measure_plain_memory(
             ceilings.append(
                 Ceiling(
                     resource=Resource(area=Area.MEMORY, level="dram", mix=mix, page=page, store="regular"),
-                    value=e.value, unit="B/s", kind=Kind.MEASURED, scope=scope, ci95=(e.low, e.high),
-                    conditions={"threads": len(chosen), "call": CALLS[mix][0],
-                                "working_set_bytes": float(3 * each * len(chosen)), **e.conditions()},
+                    value=e.value,
+                    unit="B/s",
+                    kind=Kind.MEASURED,
+                    scope=scope,
+                    ci95=(e.low, e.high),
+                    conditions={
+                        "threads": len(chosen),
+                        "call": CALLS[mix][0],
+                        "working_set_bytes": float(3 * each * len(chosen)),
+                        **e.conditions(),
+                    },
                     source="timed NumPy calls, STREAM counting, write-allocate not counted",
-                )  # fmt: skip
+                )
             )
     return ceilings
 

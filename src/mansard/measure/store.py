@@ -61,6 +61,7 @@ def write_text(path: Path, text: str) -> None:
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(text)
+            os.fchmod(stream.fileno(), 0o644)  # a temporary file is born private
         os.replace(temporary, path)
     except OSError as error:
         Path(temporary).unlink(missing_ok=True)

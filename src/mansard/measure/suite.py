@@ -12,7 +12,7 @@ from mansard.core.errors import UsageError
 from mansard.measure import kernels
 from mansard.measure.frameworks import BACKENDS, installed, measure_frameworks
 from mansard.measure.load import LoadWindow
-from mansard.measure.machine import choose_cpus, describe, huge_page_policy, memory_levels, meminfo, read_caches
+from mansard.measure.machine import choose_cpus, describe, huge_page_policy, meminfo, memory_levels, read_caches
 from mansard.measure.memory import dram_bytes, measure_memory
 from mansard.measure.plain import measure_plain_memory
 from mansard.measure.vector import measure_vector
@@ -148,7 +148,9 @@ class _Run:
                 self.findings += result.findings
             else:
                 found = measure_plain_memory(self.cpus, dram_bytes(caches, meminfo("MemAvailable")), pages[-1])
-                self.find("numba_missing", "numba is not installed: DRAM bandwidth comes from NumPy calls, which reach less")
+                self.find(
+                    "numba_missing", "numba is not installed: DRAM bandwidth comes from NumPy calls, which reach less"
+                )
         self.keep("memory", found, load)
 
     def frameworks(self, names: Sequence[str], groups: Sequence[str]) -> None:

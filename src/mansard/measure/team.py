@@ -79,7 +79,9 @@ class Team:
             raise failure
         return results
 
-    def sample(self, kernel: Callable[..., Any], arguments: Callable[[int], tuple[Any, ...]], samples: int) -> tuple[Any, Any]:
+    def sample(
+        self, kernel: Callable[..., Any], arguments: Callable[[int], tuple[Any, ...]], samples: int
+    ) -> tuple[Any, Any]:
         """Run a kernel on every thread, `samples` times behind a barrier each.
 
         Args:
@@ -106,7 +108,9 @@ class Team:
     def __enter__(self) -> Team:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for inbox in self._work:
             inbox.put(None)
         for thread in self._threads:

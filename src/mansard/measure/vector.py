@@ -18,8 +18,8 @@ from mansard.measure.team import Team
 # The most any CPU core does per cycle: two 512-bit pipes (x86, A64FX) or four 128-bit ones, two FLOP per FMA.
 MOST_FLOP_PER_CYCLE = {"f32": 64.0, "f64": 32.0}
 TOLERANCE = 0.08  # of the clock estimate, which is itself a measurement under another load
-FACTOR = {"f32": np.float32(0.999), "f64": np.float64(0.999)}
-TERM = {"f32": np.float32(1e-6), "f64": np.float64(1e-6)}
+FACTOR: dict[str, Any] = {"f32": np.float32(0.999), "f64": np.float64(0.999)}
+TERM: dict[str, Any] = {"f32": np.float32(1e-6), "f64": np.float64(1e-6)}
 SAMPLE_FLOP = 4e8  # per thread: about 2 ms at 200 GFLOP/s
 
 
@@ -172,7 +172,9 @@ def _keep(
     found, key = max(((envelope(v), k) for k, v in windows.items()), key=lambda pair: pair[0].value)
     wrong = audit_rate(found.value, dtype, result.clock_hz, threads)
     if wrong:
-        result.findings.append({"code": "implausible_vector_peak", "text": f"{dtype} vector peak of one {scope}: {wrong}"})
+        result.findings.append(
+            {"code": "implausible_vector_peak", "text": f"{dtype} vector peak of one {scope}: {wrong}"}
+        )
         return
     low = low_rate(found.value, dtype, result.clock_hz, threads)
     if low:
@@ -184,7 +186,12 @@ def _keep(
     result.ceilings.append(
         Ceiling(
             resource=Resource(area=Area.COMPUTE, dtype=dtype, accumulate=dtype, engine="vector"),
-            value=found.value, unit="FLOP/s", kind=Kind.MEASURED, scope=scope, ci95=(found.low, found.high),
-            conditions=conditions, source="Mansard FMA chains in LLVM vector code, audited against the clock",
-        )  # fmt: skip
+            value=found.value,
+            unit="FLOP/s",
+            kind=Kind.MEASURED,
+            scope=scope,
+            ci95=(found.low, found.high),
+            conditions=conditions,
+            source="Mansard FMA chains in LLVM vector code, audited against the clock",
+        )
     )

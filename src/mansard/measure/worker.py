@@ -173,13 +173,11 @@ def answer(request: dict[str, Any], make: Callable[[str, int], Backend] = load) 
     groups = request["groups"]
     ready: list[tuple[Point, Case, float]] = []
     skipped: list[Point] = []
-    for group, prepare in (
-        ("matrix", lambda: prepare_gemm(backend, request["dtypes"])),
-        ("special", lambda: prepare_special(backend, request["threads"])),
-    ):
-        if group in groups:
-            more, less = prepare()
-            ready, skipped = ready + more, skipped + less
+    if "matrix" in groups:
+        ready, skipped = prepare_gemm(backend, request["dtypes"])
+    if "special" in groups:
+        more, less = prepare_special(backend, request["threads"])
+        ready, skipped = ready + more, skipped + less
     windows: list[list[list[float]]] = [[] for _ in ready]
     for _ in range(request["rounds"]):
         for found, (point, case, seconds) in zip(windows, ready, strict=True):

@@ -29,9 +29,7 @@ class JaxBackend:
     def _case(self, call: str, function: Any, inputs: tuple[Any, ...], out: Any, error: Any) -> Case:
         """Return a case that calls `function(*inputs, out)` with `out` donated, again and again."""
         jax: Any = self._jax
-        compiled = (
-            jax.jit(function, donate_argnums=(len(inputs),), keep_unused=True).lower(*inputs, out).compile()
-        )
+        compiled = jax.jit(function, donate_argnums=(len(inputs),), keep_unused=True).lower(*inputs, out).compile()
         kept = [out]
 
         def run(count: int) -> None:

@@ -53,7 +53,9 @@ class TorchBackend:
                 call(x, out=out)
 
         return Case(
-            call=f"torch.{function}(out=)", run=run, error=lambda: special_error(function, dtype, x.numpy(), out.numpy())
+            call=f"torch.{function}(out=)",
+            run=run,
+            error=lambda: special_error(function, dtype, x.numpy(), out.numpy()),
         )
 
     def dispatch(self) -> dict[str, Case]:
@@ -68,4 +70,6 @@ class TorchBackend:
                 last = torch.add(x, y)
             kept[0] = last
 
-        return {"back_to_back": Case(call="torch.add(x, y), 1 element", run=run, error=lambda: abs(float(kept[0]) - 3.0))}
+        return {
+            "back_to_back": Case(call="torch.add(x, y), 1 element", run=run, error=lambda: abs(float(kept[0]) - 3.0))
+        }
