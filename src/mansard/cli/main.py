@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from mansard.core.document import TOOL_VERSION
-from mansard.core.errors import MansardError
+from mansard import __version__
 
 #: Verb -> module with a click command named `command`, and the line shown in the overview.
 VERBS: dict[str, tuple[str, str]] = {
@@ -54,7 +53,7 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(TOOL_VERSION, prog_name="mansard")
+@click.version_option(__version__, prog_name="mansard")
 def cli() -> None:
     """Find the bottleneck of ML and HPC programs by measurement instead of by guess.
 
@@ -74,18 +73,27 @@ def main(argv: list[str] | None = None) -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except MansardError as error:
-        if _wants_json(args):
-            click.echo(json.dumps(error.to_dict()))
-        else:
-            click.echo(f"mansard: {error.message}", err=True)
-            if error.hint:
-                click.echo(f"  hint: {error.hint}", err=True)
-        sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
+    except Exception as error:
+        sys.exit(_explained(error, args))
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def _explained(error: Exception, args: list[str]) -> int:
+    """Print an expected error in one line with its hint and return its exit code; a defect keeps its traceback."""
+    from mansard.core.errors import MansardError
+
+    if not isinstance(error, MansardError):
+        raise error
+    if _wants_json(args):
+        click.echo(json.dumps(error.to_dict()))
+    else:
+        click.echo(f"mansard: {error.message}", err=True)
+        if error.hint:
+            click.echo(f"  hint: {error.hint}", err=True)
+    return error.exit_code
 
 
 def _wants_json(args: list[str]) -> bool:

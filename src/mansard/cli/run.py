@@ -81,7 +81,7 @@ def command(
     before = _probe(ceilings) if ceilings_file is None else {}
     scratch = Path(tempfile.mkdtemp(prefix="mansard-"))
     try:
-        recording = record([program, *args], module=as_module, directory=scratch, stdout_to_stderr=as_json)
+        recording = record([program, *args], module=as_module, directory=scratch, stdout=sys.stderr if as_json else None)
         if keep is not None:
             shutil.rmtree(keep, ignore_errors=True)
             shutil.copytree(scratch, keep)

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from mansard import __version__
 from mansard.core.errors import InputError
 
-TOOL_VERSION = "0.1.0"
+TOOL_VERSION = __version__
 
 
 def header(schema: str, environment: Mapping[str, Any]) -> dict[str, Any]:
