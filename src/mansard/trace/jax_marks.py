@@ -43,7 +43,7 @@ def marks_of(meta: Mapping[str, Any]) -> tuple[Marks, ...]:
     for source, marks in by_source.items():
         kind, _, number = source.partition("#")
         loop = loops[int(number)] if kind == "loop" and number.isdigit() and int(number) < len(loops) else {}
-        between = [steps_between(a, b, bool(loop.get("counted"))) for a, b in pairwise(marks)]
+        between = [_between(a, b, bool(loop.get("counted"))) for a, b in pairwise(marks)]
         out.append(
             Marks(
                 source=kind,
@@ -54,6 +54,14 @@ def marks_of(meta: Mapping[str, Any]) -> tuple[Marks, ...]:
         )
     rank = {"marker": 0, "optimizer": 1}
     return tuple(sorted(out, key=lambda m: rank.get(m.source, 2)))
+
+
+def _between(a: Mark, b: Mark, counted: bool) -> int | None:
+    """Steps between two marks. While a loop is traced every round is marked, whatever its iterator tells."""
+    steps = steps_between(a, b, counted)
+    if steps is not None and steps < 1:
+        return 1 if a[3] == b[3] else None
+    return steps
 
 
 def _note(kind: str, loop: Mapping[str, Any]) -> str:

@@ -13,9 +13,9 @@ import numpy.typing as npt
 from mansard.core import InputError, Unknown
 from mansard.trace.hlo.cost import InstructionCost, ModuleCosts
 from mansard.trace.hlo.programs import Programs, load_programs
-from mansard.trace.jax_events import Executions, executions_of, host_events
+from mansard.trace.jax_events import Executions, HostEvents, executions_of, host_events
 from mansard.trace.jax_marks import Marks, marks_of, unprofiled
-from mansard.trace.jax_steps import FoundSteps, find_steps, runs_of
+from mansard.trace.jax_steps import FoundSteps, Runs, find_steps, runs_of, steps_by_period
 from mansard.trace.readers.xplane import read_xspace
 from mansard.trace.run import Finding, Operator, Part, RunTrace, Steps, WaitCause
 
@@ -37,6 +37,7 @@ class _Collected:
     dispatch: list[Int64Array] = field(default_factory=list)
     waits: list[tuple[Int64Array, WaitCause]] = field(default_factory=list)
     steps: list[FoundSteps] = field(default_factory=list)
+    launches: list[tuple[Runs, HostEvents]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
     def number(self, operator: Operator) -> int:
@@ -109,7 +110,9 @@ def _window(
     _add_operations(out, executions, costs, leaf, facts)
     out.dispatch += [loops, events.launch, events.execute]
     out.waits += [(events.compile, WaitCause.COMPILE), (events.wait, WaitCause.SYNC)]
-    found = find_steps(runs_of(executions, events), events, marks, span, first=first)
+    runs = runs_of(executions, events)
+    out.launches.append((runs, events))
+    found = find_steps(runs, events, marks, span, first=first)
     if found is not None:
         out.steps.append(found)
     return span
@@ -147,6 +150,8 @@ def _leaves(executions: Executions, costs: _Costs) -> tuple[npt.NDArray[np.bool_
         mine = np.flatnonzero(executions.kind == number)
         length = executions.end_ns[mine] - executions.start_ns[mine]
         shown = np.searchsorted(inner, place[mine] + length, side="right") > np.searchsorted(inner, place[mine])
+        # A branch that runs nothing shows nothing.
+        shown |= cost.may_be_idle
         leaf[mine[shown]] = False
         intervals.append(np.stack([executions.start_ns[mine[shown]], executions.end_ns[mine[shown]]], axis=1))
     return leaf, np.concatenate(intervals)
@@ -270,6 +275,9 @@ def _steps(out: _Collected) -> tuple[Steps, list[Finding]]:
         findings.append(
             Finding(code="no_operations", text="The profile holds no executed operation of a compiled program.")
         )
+    if not out.steps:
+        periodic = [steps_by_period(r, e, first=n == 0) for n, (r, e) in enumerate(out.launches)]
+        out.steps += [p for p in periodic if p is not None]
     if not out.steps:
         findings.append(
             Finding(code="no_steps", text="No repeated step was found: everything that was recorded is shown.")

@@ -13,6 +13,8 @@ from mansard.trace.jax_events import Executions, HostEvents
 from mansard.trace.jax_marks import Marks
 
 Int64Array = npt.NDArray[np.int64]
+_LONGEST = 20_000  # launches that the search for a period looks at
+_SMALL_SHARE = 0.02  # a program with less of the time than this does not make a step
 
 
 def smallest_period(sequence: Sequence[int], *, repeats: int = 3) -> tuple[int, int] | None:
@@ -31,16 +33,22 @@ def smallest_period(sequence: Sequence[int], *, repeats: int = 3) -> tuple[int, 
     >>> smallest_period([1, 2, 3, 4]) is None
     True
     """
-    s = np.asarray(sequence)
+    s = np.asarray(sequence[-_LONGEST:])
+    skipped = len(sequence) - s.size
     n = s.size
     best: tuple[int, int] | None = None
-    for period in range(1, n // repeats + 1):
+    # Only distances at which the last element came before can be periods.
+    for period in (n - 1 - np.flatnonzero(s[:-1] == s[-1])[::-1]).tolist() if n else ():
+        if period > n // repeats:
+            break
+        if (s[-min(period, 16) :] != s[-min(period, 16) - period : -period]).any():
+            continue
         differs = np.flatnonzero(s[period:] != s[:-period])
         start = int(differs[-1]) + 1 if differs.size else 0
         if n - start < repeats * period:
             continue
-        if best is None or start < best[1]:
-            best = (period, start)
+        if best is None or start + skipped < best[1]:
+            best = (period, start + skipped)
         if n - start >= n / 2:
             break
     return best
@@ -148,7 +156,7 @@ def find_steps(
 ) -> FoundSteps | None:
     """Find the steps of one profiled window.
 
-    Annotated steps count most, then the recorder's marks, then the period of the sequence of launches.
+    Annotated steps count most, then the recorder's marks; see `steps_by_period` for what is left.
 
     Args:
         runs: Program runs of the window.
@@ -169,7 +177,7 @@ def find_steps(
             found = _kept(stretches, runs, events, mark.source, mark.note, first)
             if found is not None:
                 return found
-    return _by_period(runs, events, first)
+    return None
 
 
 def _stretches(mark: Marks, window: tuple[int, int], runs: Runs) -> list[Int64Array]:
@@ -199,9 +207,18 @@ def _launching(boundaries: Int64Array, runs: Runs) -> int:
     return int((np.diff(edges) > 0).sum())
 
 
-def _by_period(runs: Runs, events: HostEvents, first: bool) -> FoundSteps | None:
-    one = runs.device == runs.device.min()
-    order = np.flatnonzero(one)[np.argsort(runs.launched_ns[one], kind="stable")]
+def steps_by_period(runs: Runs, events: HostEvents, *, first: bool) -> FoundSteps | None:
+    """Find steps in the sequence of launches: its smallest period, programs of little time left out.
+
+    Args:
+        runs, events, first: As in `find_steps`.
+    """
+    if runs.start_ns.size == 0:
+        return None
+    one = np.flatnonzero(runs.device == runs.device.min())
+    order = one[np.argsort(runs.launched_ns[one], kind="stable")]
+    time = np.bincount(runs.program[order], weights=(runs.end_ns - runs.start_ns)[order])
+    order = order[(time >= _SMALL_SHARE * time.sum())[runs.program[order]]]
     found = smallest_period(runs.program[order].tolist())
     if found is None:
         return None

@@ -17,7 +17,7 @@ import numpy as np
 
 from mansard.core import Unknown
 from mansard.trace.hlo.shapes import Shape, dtype_name
-from mansard.trace.hlo.text import Computation, Instruction, Module
+from mansard.trace.hlo.text import Computation, Instruction
 
 _ELEMENTWISE = frozenset(
     [
@@ -237,15 +237,12 @@ def convolution_flop(instruction: Instruction, lhs: Shape, rhs: Shape) -> tuple[
     )
 
 
-def arithmetic_of(
-    instruction: Instruction, computation: Computation, module: Module, inner: Mapping[str, Arithmetic]
-) -> Arithmetic:
+def arithmetic_of(instruction: Instruction, computation: Computation, inner: Mapping[str, Arithmetic]) -> Arithmetic:
     """Count what `instruction` computes, without what it calls through control flow.
 
     Args:
         instruction: Any instruction but control flow, fusion, custom call and collective.
         computation: Where its operands are defined.
-        module: Its module.
         inner: Counts of one execution of computations it applies (reducers, comparators), by name.
     """
     count = Arithmetic()

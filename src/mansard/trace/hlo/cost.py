@@ -31,6 +31,7 @@ class InstructionCost:
         source: Framework name and source position.
         formula: How the demand was counted.
         control: Whether it runs other instructions (loop, branch, call) that may show up on their own.
+        may_be_idle: Whether it may run none: a branch without instructions.
         fresh_bytes: Bytes of it that leave the program in newly allocated memory [B].
     """
 
@@ -43,6 +44,7 @@ class InstructionCost:
     source: str
     formula: str
     control: bool = False
+    may_be_idle: bool = False
     fresh_bytes: float = 0.0
 
 
@@ -134,6 +136,7 @@ class ModuleCosts:
             source=" ".join(w for w in (telling.op_name or instruction.op_name, where) if w),
             formula="; ".join(formula),
             control=instruction.opcode in _CONTROL,
+            may_be_idle=instruction.opcode == "conditional" and self._has_idle_branch(instruction),
             fresh_bytes=instruction.shape.size_bytes if instruction.name in self._fresh else 0.0,
         )
 
@@ -163,7 +166,7 @@ class ModuleCosts:
         elif op == "custom-call":
             count = custom_call(instruction, operands)
         else:
-            count = arithmetic_of(instruction, home, self.module, self._inner(instruction))
+            count = arithmetic_of(instruction, home, self._inner(instruction))
         if count.unknown is not None:
             return count.unknown
         if op == "fusion":
@@ -194,7 +197,7 @@ class ModuleCosts:
                     shapes = [computation.instructions[o].shape for o in instruction.operands]
                     total.add(custom_call(instruction, shapes))
                 else:
-                    total.add(arithmetic_of(instruction, computation, self.module, self._inner(instruction)))
+                    total.add(arithmetic_of(instruction, computation, self._inner(instruction)))
             self._arithmetic[name] = total
         return self._arithmetic[name]
 
@@ -223,6 +226,10 @@ class ModuleCosts:
             return condition
         formula.append(f"{trips} passes of the loop body")
         return body.scaled(float(trips)) + condition.scaled(float(trips + 1))
+
+    def _has_idle_branch(self, instruction: Instruction) -> bool:
+        branches = [self.module.computations[c] for c in self._callees(instruction)]
+        return any(all(is_free(i) for i in b.instructions.values()) for b in branches)
 
     def _branches(self, instruction: Instruction, formula: list[str]) -> Demand | Unknown:
         branches = [self._computation_total(c) for c in self._callees(instruction)]

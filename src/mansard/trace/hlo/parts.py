@@ -97,8 +97,9 @@ def label_of(telling: Instruction, instruction: Instruction) -> str:
         return matrix
     if instruction.opcode == "custom-call":
         return instruction.target
-    last = telling.op_name.split(";")[0].rsplit("/", 1)[-1]
-    return last or re.sub(r"(\.\d+|\.clone)+$", "", instruction.name)
+    # Without a slash it is the name of an argument, not of an operation.
+    _, slash, last = telling.op_name.split(";")[0].rpartition("/")
+    return (last if slash else "") or re.sub(r"(\.\d+|\.clone)+$", "", instruction.name)
 
 
 def _random(contained: Iterable[Instruction]) -> bool:

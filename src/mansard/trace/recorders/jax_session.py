@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from mansard.trace.recorders.session import Controller, Session
 TRACE_FILE = "trace.xplane.pb"
 INDEX_FILE = "programs.json"
 _COMPILED = "/jax/core/compile/backend_compile_duration"
-_OWN_NAME = "mansard_floor"  # name of the calibration's own program
 
 
 def make_session() -> Session:
@@ -128,13 +127,19 @@ class JaxSession:
         directory, self._directory = self._directory, None
         self._hold()
         self._profiling = False
+        names = [TRACE_FILE]
         with self._own():
-            jax.profiler.stop_trace()
-        names = []
-        found = sorted((directory / "profile").rglob("*.xplane.pb"), key=lambda p: p.stat().st_mtime)
-        if found:
-            found[-1].replace(directory / TRACE_FILE)
-            names.append(TRACE_FILE)
+            data = _stop_and_take()
+            if data is None:
+                jax.profiler.stop_trace()
+        if data is not None:
+            (directory / TRACE_FILE).write_bytes(data)
+        else:
+            found = sorted((directory / "profile").rglob("*.xplane.pb"), key=lambda p: p.stat().st_mtime)
+            if found:
+                found[-1].replace(directory / TRACE_FILE)
+            else:
+                names = []
         _remove_tree(directory / "profile")
         names += self._write_programs(directory)
         self._held.clear()
@@ -214,43 +219,88 @@ class JaxSession:
         return facts
 
     def calibrate(self) -> dict[str, float]:
-        """Time the smallest compiled call with the profiler off, then on.
+        """Time the smallest compiled call, and a loop of small operations, with the profiler off and on.
 
         Returns:
-            `op_floor_s` and `op_overhead_s` [s per call, wall clock, back to back, waited for at the end].
+            `op_floor_s`: the smallest call with the profiler off, back to back, waited for at the end [s];
+            `op_overhead_s`: what the profiler adds to an operation inside a program [s];
+            `launch_overhead_s`: what it adds to a whole call [s].
         """
         if not self._clients():
             return {"op_floor_s": 0.0, "op_overhead_s": 0.0}
+        self._listening = False
+        call, loop, value = _probes()
+        _calls_s(call, value, 200)
+        _calls_s(loop, value, 3)
+        off = min(_calls_s(call, value, 200) for _ in range(10))
+        loop_off = min(_calls_s(loop, value, 10) for _ in range(5))
+        on, _ = self._profiled(lambda: min(_calls_s(call, value, 200) for _ in range(5)))
+        loop_on, data = self._profiled(lambda: min(_calls_s(loop, value, 10) for _ in range(3)))
+        operations = _operations_in(data) / 30
+        added = max(0.0, on - off)
+        inside = max(0.0, loop_on - loop_off) / operations if operations else added
+        return {"op_floor_s": off, "op_overhead_s": min(inside, added), "launch_overhead_s": added}
+
+    def _profiled(self, work: Callable[[], float]) -> tuple[float, bytes]:
+        """Run `work` under the profiler; return its result and the profile."""
         import shutil
         import tempfile
 
-        self._listening = False
-        call, value = _smallest_call()
-        _calls_s(call, value, 200)
-        off = min(_calls_s(call, value, 200) for _ in range(10))
-        on = off
         scratch = Path(tempfile.mkdtemp(prefix="mansard-floor-"))
+        data = None
         try:
             self._begin(scratch)
-            on = min(_calls_s(call, value, 200) for _ in range(5))
+            result = work()
         finally:
-            import jax
-
             with self._own(), contextlib.suppress(Exception):
-                jax.profiler.stop_trace()
+                data = _stop_and_take()
+                if data is None:
+                    import jax
+
+                    jax.profiler.stop_trace()
             shutil.rmtree(scratch, ignore_errors=True)
-        return {"op_floor_s": off, "op_overhead_s": max(0.0, on - off)}
+        return result, data or b""
 
 
-def _smallest_call() -> tuple[Any, Any]:
+def _operations_in(data: bytes) -> int:
+    """Operations in a profile; 0 where it cannot be read."""
+    from mansard.core import InputError
+    from mansard.trace.readers.xplane import parse_xspace
+
+    try:
+        plane = parse_xspace(data).plane("/host:CPU")
+    except InputError:
+        return 0
+    return sum(int((plane.texts(line, "hlo_op")[0] >= 0).sum()) for line in plane.lines) if plane is not None else 0
+
+
+def _stop_and_take() -> bytes | None:
+    """Stop the session that `start_trace` began and return its profile; None where jax is built differently.
+
+    `stop_trace` also converts the profile to other formats, which takes several times as long as the program had to wait for.
+    """
+    state = getattr(sys.modules.get("jax._src.profiler"), "_profile_state", None)
+    session = getattr(state, "profile_session", None)
+    if state is None or not hasattr(session, "stop") or not hasattr(state, "reset") or not hasattr(state, "lock"):
+        return None
+    with state.lock:
+        data = session.stop()
+        state.reset()
+    return bytes(data)
+
+
+def _probes() -> tuple[Any, Any, Any]:
+    """The smallest call, a call that runs a loop of small operations, and an argument for both."""
     import jax
     import jax.numpy as jnp
 
     def add_one(x: Any) -> Any:
         return x + 1
 
-    add_one.__name__ = _OWN_NAME
-    return jax.jit(add_one), jnp.zeros((), dtype=jnp.float32)
+    def loop(x: Any) -> Any:
+        return jax.lax.fori_loop(0, 100, lambda _, y: jnp.sin(y), x)
+
+    return jax.jit(add_one), jax.jit(loop), jnp.zeros((), dtype=jnp.float32)
 
 
 def _calls_s(call: Any, value: Any, count: int) -> float:
