@@ -117,7 +117,9 @@ class Controller:
             session.install(_Port(self, name))
         except Exception as error:  # the program must run whatever becomes of us
             self._sessions.pop(name, None)
-            self._finding("recorder_failed", f"The {name} profiler could not be set up: {type(error).__name__}: {error}")
+            self._finding(
+                "recorder_failed", f"The {name} profiler could not be set up: {type(error).__name__}: {error}"
+            )
 
     # -- what sessions and the loop finder tell -----------------------------------------------------------------------
 
