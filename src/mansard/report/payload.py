@@ -14,9 +14,14 @@ from mansard.report import chart
 from mansard.report.text import ceiling_text, ceiling_value, clean, count, figure, intensity, shorten, total_of
 
 #: Most operators on a page, and the most bytes that they take in it; the smaller of the two decides.
-ROW_CAP, ROW_BYTES = 2000, 520_000
-LINE_LENGTH, TEXT_LENGTH = 240, 1200
+ROW_CAP, ROW_BYTES = 2000, 560_000
 _CELL_LENGTH = 160
+#: The fields of an operator that are text, in the order of its row; then figures to sort by, then the same to read.
+TEXTS = ("name", "part", "bound", "category", "shapes", "source", "formula", "reason", "level", "grade", "limit", "ceiling",
+         "work", "missing", "suspects", "full")  # fmt: skip
+FIGURES = ("calls", "time", "flop", "bytes", "fpb", "share", "headroom")
+SHOWN = (*FIGURES, "step")
+POINT = ("i", "x", "y", "rate", "lane", "edge")
 
 
 def as_json(value: Any) -> str:
@@ -34,9 +39,18 @@ def as_json(value: Any) -> str:
     return text
 
 
-def payload(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Return the page's data: capped operator rows, a row that sums the rest up, and the chart."""
-    rows = _capped(diagnosis)
+def payload(diagnosis: Diagnosis, *, row_bytes: int = ROW_BYTES) -> dict[str, Any]:
+    """Return the page's data: capped operator rows, a row that sums the rest up, and the chart.
+
+    Args:
+        diagnosis: What to show.
+        row_bytes: Most bytes that the operators and their points may take [B].
+
+    Rows are lists in the order of `fields`, and their texts are positions in `texts`: kernels repeat their formula and
+    shape, so two thousand rows take a third of the space.
+    """
+    texts: dict[str, int] = {}
+    rows = _capped(diagnosis, texts, row_bytes)
     kept, total = len(rows), len(diagnosis.operators)
     sums = []
     if kept < total:
@@ -45,7 +59,9 @@ def payload(diagnosis: Diagnosis) -> dict[str, Any]:
         sums.append({"name": f"all {total} operators", "t": _sums(diagnosis.operators, diagnosis)})
     cap = f"This page lists the {kept} longest; the JSON document has all {total}." if kept < total else ""
     return {
-        "operators": rows,
+        "fields": {"texts": TEXTS, "figures": FIGURES, "shown": SHOWN, "point": POINT},
+        "texts": list(texts),
+        "rows": rows,
         "sums": sums,
         "cap": cap,
         "total_count": total,
@@ -54,15 +70,21 @@ def payload(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _capped(diagnosis: Diagnosis) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
+def _capped(diagnosis: Diagnosis, texts: dict[str, int], row_bytes: int) -> list[list[Any]]:
+    """Return operator rows until their number or their size reaches its limit; `texts` collects what they say."""
+    rows: list[list[Any]] = []
     size = 0
     for operator in diagnosis.operators[:ROW_CAP]:
-        row = _row(operator, diagnosis.step.median_s)
-        size += len(as_json(row).encode())
-        if size > ROW_BYTES:
+        words, figures, shown = _row(operator, diagnosis.step.median_s)
+        said = [*words, *shown]
+        new = [text for text in dict.fromkeys(said) if text not in texts]
+        # 50 B for the operator's point; a text costs its length in the page and its quotes.
+        size += sum(len(as_json(text).encode()) + 1 for text in new) + 5 * len(said) + 9 * len(figures) + 50
+        if size > row_bytes:
             break
-        rows.append(row)
+        for text in new:
+            texts[text] = len(texts)
+        rows.append([*(texts[w] for w in words), *figures, *(texts[t] for t in shown)])
     return rows
 
 
@@ -72,44 +94,41 @@ def _short(text: object, limit: int = _CELL_LENGTH) -> str:
 
 def _sortable(value: float | Unknown | Implausible | None) -> float | None:
     if isinstance(value, Implausible):
-        return value.value
-    return float(value) if is_known(value) else None
+        value = value.value
+    return _six(value) if is_known(value) else None
 
 
-def _row(o: OperatorRow, step_s: float) -> dict[str, Any]:
-    """Return one operator: `v` to sort by, `t` to read, the rest for its receipt; empty texts are left out."""
+def _six(value: float) -> float:
+    """Return six significant digits: enough to sort and to place by, the texts beside them are exact."""
+    return float(f"{value:.6g}")
+
+
+def _row(o: OperatorRow, step_s: float) -> tuple[list[str], list[float | None], list[str]]:
+    """Return one operator as texts, figures to sort by and the same to read; a text that says nothing is empty."""
     unknown = [v for v in (o.flop, o.bytes, o.share_of_ceiling, o.headroom_s) if isinstance(v, Unknown)]
-    missing = "; ".join(
-        dict.fromkeys(f"{u.reason}" + (f" (needs {', '.join(u.needs)})" if u.needs else "") for u in unknown)
-    )
+    missing = dict.fromkeys(u.reason + (f" (needs {', '.join(u.needs)})" if u.needs else "") for u in unknown)
     suspects = "; ".join(o.share_of_ceiling.suspects) if isinstance(o.share_of_ceiling, Implausible) else ""
     limit = _short(o.limiting_ceiling, 60)
     value = f" {ceiling_value(o.ceiling_value, o.ceiling_unit)}" if o.ceiling_value and o.ceiling_value > 0 else ""
-    texts = {
-        "shapes": _short(o.shapes), "category": _short(o.category, 40), "source": _short(o.source, 80),
-        "formula": _short(o.formula), "reason": _short(o.reason), "level": _short(o.level or "", 20).upper(),
-        "work": figure(o.flop, format_flop), "grade": o.grade.value, "ceiling": limit + value, "missing": _short(missing, 240), "suspects": _short(suspects, 480),
+    words = {
+        "name": _short(o.name), "part": _short(o.part, 40), "bound": o.bound.value, "category": _short(o.category, 40),
+        "shapes": _short(o.shapes), "source": _short(o.source, 80), "formula": _short(o.formula),
+        "reason": _short(o.reason), "level": _short(o.level or "", 20).upper(), "grade": o.grade.value,
+        "limit": limit or "\u2013", "ceiling": limit + value, "work": figure(o.flop, format_flop),
+        "missing": _short("; ".join(missing), 240), "suspects": _short(suspects, 480),
         "full": format_flop(o.full_square_flop) if o.full_square_flop else "",
     }  # fmt: skip
-    optional = ("missing", "suspects", "full")
-    return {
-        "name": _short(o.name),
-        "label": shorten(clean(o.name).removeprefix("aten::"), 24),
-        "part": _short(o.part, 40),
-        "bound": o.bound.value,
-        "limit": limit or "\u2013",
-        **{key: text for key, text in texts.items() if text or key not in optional},
-        "v": {
-            "calls": float(o.calls), "time": float(o.time_s), "step": float(o.time_s), "flop": _sortable(o.flop), "bytes": _sortable(o.bytes),
-            "fpb": _sortable(o.flop_per_byte), "share": _sortable(o.share_of_ceiling), "headroom": _sortable(o.headroom_s),
-        },
-        "t": {
-            "calls": count(o.calls), "time": format_s(o.time_s), "step": _percent(o.time_s, step_s),
-            "flop": _amount(figure(o.flop, format_flop)), "bytes": figure(o.bytes, format_bytes),
-            "fpb": figure(o.flop_per_byte, intensity), "share": figure(o.share_of_ceiling, format_ratio),
-            "headroom": figure(o.headroom_s, format_s),
-        },
+    figures = {
+        "calls": o.calls, "time": o.time_s, "flop": o.flop, "bytes": o.bytes, "fpb": o.flop_per_byte,
+        "share": o.share_of_ceiling, "headroom": o.headroom_s,
     }  # fmt: skip
+    shown = {
+        "calls": count(o.calls), "time": format_s(o.time_s), "step": _percent(o.time_s, step_s),
+        "flop": _amount(figure(o.flop, format_flop)), "bytes": figure(o.bytes, format_bytes),
+        "fpb": figure(o.flop_per_byte, intensity), "share": figure(o.share_of_ceiling, format_ratio),
+        "headroom": figure(o.headroom_s, format_s),
+    }  # fmt: skip
+    return [words[k] for k in TEXTS], [_sortable(figures[k]) for k in FIGURES], [shown[k] for k in SHOWN]
 
 
 def _percent(seconds: float, step_s: float) -> str:
@@ -164,7 +183,8 @@ def _brief(ceiling: Ceiling) -> str:
     return _short(" ".join(w for w in (ceiling.resource.level.upper(), ceiling.resource.mix) if w), 40)
 
 
-def _point(point: chart.Point, roofline: chart.Roofline) -> dict[str, Any]:
+def _point(point: chart.Point, roofline: chart.Roofline) -> list[Any]:
+    """Return one mark in the order of `POINT`."""
     low, high = roofline.y_range
     row = point.row
     if point.in_lane and is_known(row.bytes):
@@ -172,7 +192,4 @@ def _point(point: chart.Point, roofline: chart.Roofline) -> dict[str, Any]:
     else:
         rate = format_flop_per_s(point.flop_per_s)
     y = min(max(point.flop_per_s, low), high)
-    return {
-        "i": point.index, "x": point.flop_per_byte, "y": y, "rate": rate, "lane": point.in_lane,
-        "edge": y != point.flop_per_s,
-    }  # fmt: skip
+    return [point.index, _six(point.flop_per_byte), _six(y), rate, int(point.in_lane), int(y != point.flop_per_s)]

@@ -1,7 +1,27 @@
 "use strict";
 // The operator table. Text from a profile only ever becomes text nodes.
 (function () {
-  var payload = JSON.parse(document.getElementById("payload").textContent), ops = payload.operators;
+  var payload = JSON.parse(document.getElementById("payload").textContent);
+  function decode() {
+    var f = payload.fields, texts = payload.texts, from = f.texts.length, then = from + f.figures.length;
+    return payload.rows.map(function (row, i) {
+      var o = { i: i, v: {}, t: {} };
+      f.texts.forEach(function (key, k) { o[key] = texts[row[k]]; });
+      f.figures.forEach(function (key, k) { o.v[key] = row[from + k]; });
+      f.shown.forEach(function (key, k) { o.t[key] = texts[row[then + k]]; });
+      o.v.step = o.v.time;
+      o.hay = (o.name + " " + o.shapes + " " + o.part + " " + o.category + " " + o.bound).toLowerCase();
+      var short = o.name.replace(/^aten::/, "");
+      o.label = short.length > 24 ? short.slice(0, 15) + "\u2026" + short.slice(-8) : short;
+      return o;
+    });
+  }
+  payload.chart.points = payload.chart.points.map(function (point) {
+    var p = {};
+    payload.fields.point.forEach(function (key, k) { p[key] = point[k]; });
+    return p;
+  });
+  var ops = payload.operators = decode();
   var COLUMNS = [
     { key: "name", title: "operator", text: true }, { key: "calls", title: "calls" }, { key: "time", title: "time" }, { key: "step", title: "of step" },
     { key: "flop", title: "FLOP" }, { key: "bytes", title: "bytes" }, { key: "fpb", title: "FLOP/byte" }, { key: "bound", title: "bound", text: true },
@@ -125,7 +145,6 @@
     row.classList.add("flash");
     window.setTimeout(function () { row.classList.remove("flash"); }, 1600);
   }
-  ops.forEach(function (o, i) { o.i = i; o.hay = (o.name + " " + o.shapes + " " + o.part + " " + o.category + " " + o.bound).toLowerCase(); });
   mansardTheme.bind(document.getElementById("theme"));
   head(); foot(); controls(); show();
   mansardChart.start(payload, pick).then(function () { document.documentElement.setAttribute("data-ready", "true"); });

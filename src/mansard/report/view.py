@@ -1,0 +1,215 @@
+"""What the page's template shows: every figure as text, every foreign text cleaned and cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mansard.core import Ceiling, is_known
+from mansard.core.units import format_bytes, format_flop, format_ratio, format_s
+from mansard.diagnose.records import SHARE_KINDS, Diagnosis
+from mansard.report import chart
+from mansard.report.text import (
+    ceiling_value,
+    clean,
+    figure,
+    percent_shares,
+    reasons,
+    receipt_rows,
+    share_kinds,
+    shorten,
+)
+
+_LINE_LENGTH, _NAME_LENGTH = 240, 28
+#: Kinds of time and of bound that have a colour of their own.
+COLOURS = frozenset((*SHARE_KINDS, "undetermined"))
+
+
+class View:
+    """What the template shows, as text.
+
+    Args:
+        diagnosis: What to show.
+        text_length: Most characters of one text.
+        items: Most items of one list; the page says how many were left out.
+    """
+
+    def __init__(self, diagnosis: Diagnosis, text_length: int, items: int) -> None:
+        self.d, self.text_length, self.items = diagnosis, text_length, items
+
+    def _line(self, text: object) -> str:
+        return shorten(clean(text), min(_LINE_LENGTH, self.text_length))
+
+    def _prose(self, text: object) -> str:
+        return shorten(clean(text), self.text_length)
+
+    def values(self) -> dict[str, Any]:
+        """Return everything the template names."""
+        view = {
+            "program": self._prose(self.d.program),
+            "framework": shorten(clean(self.d.framework), 20),
+            "bound": self.d.verdict.bound.value,
+            "grade": self.d.verdict.grade.value,
+            "sentence": self._prose(self.d.verdict.sentence),
+            "figures": self._figures(),
+            "step_note": (
+                f"A step is {self._line(self.d.step.note)} (found by: {self._line(self.d.step.source)}). The cost of "
+                f"{format_ratio(self.d.attributed_ratio)} of operator time is known."
+            ),
+            "reasons": [(name, self._prose(text)) for name, text in reasons(self.d)],
+            "chart_notes": self._chart_notes(),
+            "evidence": self._sentences(self.d.verdict.evidence),
+            "counter": self._sentences(self.d.verdict.counter_evidence),
+            "useless": self._sentences(self.d.verdict.will_not_help),
+            "advice": [
+                {
+                    "gain": format_s(a.gain_s),
+                    "percent": self._of_step(a.gain_s),
+                    "text": self._prose(a.text),
+                    "evidence": self._prose(a.evidence),
+                    "rule": self._line(a.rule),
+                }
+                for a in self.d.advice[: self.items]
+            ],
+            "advice_more": self._more(len(self.d.advice)),
+            "findings": [
+                {"code": self._line(n.code), "text": self._prose(n.text)} for n in self.d.findings[: self.items]
+            ],
+            "findings_more": self._more(len(self.d.findings)),
+            "ceilings": self._ceilings(),
+            "ceilings_more": self._more(len(self.d.ceilings), "ceilings.json"),
+            "receipt": [
+                (self._line(name), self._prose(text))
+                for name, text in receipt_rows(self.d.receipt, limit=2 * self.items)
+            ],
+        }
+        return {**view, **self._shares(), **self._parts()}
+
+    def _more(self, count: int, where: str = "the JSON document") -> str:
+        return (
+            f"{count - self.items} more are in {where}; this page shows at most {self.items}."
+            if count > self.items
+            else ""
+        )
+
+    def _sentences(self, texts: tuple[str, ...]) -> list[str]:
+        shown = [self._prose(t) for t in texts[: self.items]]
+        return [*shown, *filter(None, [self._more(len(texts))])]
+
+    def _of_step(self, seconds: float) -> str:
+        return format_ratio(seconds / self.d.step.median_s) if self.d.step.median_s > 0 else "?"
+
+    def _figures(self) -> list[tuple[str, str, str]]:
+        """Return the headline figures as name, value and what belongs to it."""
+        s, v = self.d.step, self.d.verdict
+        low, high = (format_s(x) for x in s.ci95_s)
+        if s.profiler_overhead_ratio is None:
+            overhead = f"with the profiler on {format_s(s.profiled_median_s)}, its overhead was not measured"
+        else:
+            sign = "\u2212" if s.profiler_overhead_ratio < 0 else "+"
+            overhead = f"profiler {sign}{format_ratio(abs(s.profiler_overhead_ratio))}"
+        plural = "" if s.count == 1 else "s"
+        full = self.d.full_square_flop_per_step
+        causal = "matrix work"
+        if is_known(full) and is_known(self.d.flop_per_step) and full > self.d.flop_per_step * 1.0005:
+            causal = f"matrix work, causal attention halved; {format_flop(full)} counted in full"
+        share_note = f"of {self._line(v.limiting_ceiling or 'no ceiling')}"
+        share_note += f", for {format_ratio(v.time_share)} of the step"
+        return [
+            ("Step", format_s(s.median_s), f"median of {s.count} step{plural}, 95 % in {low} to {high}; {overhead}"),
+            ("Share of ceiling", figure(v.share_of_ceiling, format_ratio), share_note),
+            ("Headroom", figure(v.headroom_s, format_s), "per step, to that ceiling"),
+            ("MFU", figure(self.d.mfu_ratio, format_ratio), "of the matrix ceiling over the whole step"),
+            ("Work", figure(self.d.flop_per_step, format_flop), causal),
+            ("Traffic", figure(self.d.bytes_per_step, format_bytes), "compulsory bytes per step"),
+        ]
+
+    def _shares(self) -> dict[str, Any]:
+        percent = percent_shares(self.d.time_shares)
+        rows = [
+            {
+                "kind": shorten(clean(kind), _NAME_LENGTH),
+                "css": kind if kind in COLOURS else "undetermined",
+                "percent": f"{percent[kind]:.1f}\u00a0%",
+                "width": round(max(0.0, self.d.time_shares[kind]) * 1000, 3),
+            }
+            for kind in share_kinds(self.d.time_shares)
+        ]
+        return {"shares": rows, "shares_text": ", ".join(f"{r['kind']} {r['percent']}" for r in rows)}
+
+    def _parts(self) -> dict[str, Any]:
+        longest = max((p.time_s for p in self.d.parts), default=0.0) or 1.0
+        rows = [
+            {
+                "kind": shorten(clean(p.kind), _NAME_LENGTH),
+                "css": p.bound.value,
+                "width": round(max(0.0, p.time_s) / longest * 100, 2),
+                "time": format_s(p.time_s),
+                "percent": self._of_step(p.time_s),
+                "bound": p.bound.value,
+            }
+            for p in self.d.parts
+        ]
+        total = sum(p.time_s for p in self.d.parts)
+        gap = self.d.step.median_s - total
+        note = ""
+        if self.d.parts and abs(gap) > 0.005 * self.d.step.median_s:
+            kind = "is in no part" if gap > 0 else "is counted in more than one part"
+            note = f"{format_s(abs(gap))} of the step {kind}."
+        return {"parts": rows, "parts_note": note}
+
+    def _chart_notes(self) -> list[str]:
+        """Return what a reader of the chart must know, and everything that it does not show."""
+        roofline = chart.roofline(self.d)
+        notes = []
+        if not roofline.lines:
+            notes.append("No compute or memory ceiling is known for this machine: run mansard measure first.")
+        elif roofline.ridges:
+            levels = {
+                line.ceiling.resource.label: (line.ceiling.resource.level or "").upper() for line in roofline.lines
+            }
+            ridges = ", ".join(f"{levels[label]} {x:.3g}" for label, x in roofline.ridges.items())
+            notes.append(
+                f"Ridge points against the highest roof that was used, in FLOP/byte: {ridges}. Left of its ridge an "
+                "operator is limited by that memory level, right of it by the roof."
+            )
+        if roofline.lane is not None:
+            notes.append(
+                "Operators in the shaded lane do no matrix FLOP, so they have no intensity. Their height is their bytes/s on "
+                "the memory lines: read them against those lines only."
+            )
+        if roofline.unplaced:
+            names = ", ".join(self._line(self.d.operators[i].name) for i in roofline.unplaced[:8])
+            more = f" and {len(roofline.unplaced) - 8} more" if len(roofline.unplaced) > 8 else ""
+            spent = sum(self.d.operators[i].time_s for i in roofline.unplaced)
+            notes.append(
+                f"Not on the chart, since FLOP and bytes are not known or both 0: {names}{more} "
+                f"({format_s(spent)}, {self._of_step(spent)} of the step). They are in the table."
+            )
+        if roofline.other:
+            names = "; ".join(
+                f"{self._line(c.resource.label)} {ceiling_value(c.value, c.unit)}" for c in roofline.other[: self.items]
+            )
+            notes.append(f"Ceilings that are neither FLOP/s nor B/s have no line: {names}.")
+        return notes
+
+    def _ceilings(self) -> list[dict[str, str]]:
+        return [self._ceiling_row(c) for c in self.d.ceilings[: self.items]]
+
+    def _ceiling_row(self, ceiling: Ceiling) -> dict[str, str]:
+        label = ceiling.resource.label
+        spent = sum(o.time_s for o in self.d.operators if chart.judged_against(o, ceiling))
+        low_high = ceiling.ci95
+        interval = " to ".join(ceiling_value(v, ceiling.unit) for v in low_high) if low_high else "not known"
+        words = [f"{self._line(k)} {self._line(v)}" for k, v in ceiling.conditions.items()]
+        extra = (ceiling.resource.page, ceiling.resource.store)
+        words += [f"{self._line(w)} {kind}" for w, kind in zip(extra, ("pages", "stores"), strict=True) if w]
+        return {
+            "label": self._line(label) + (", dense" if ceiling.resource.engine == "matrix" else ""),
+            "value": ceiling_value(ceiling.value, ceiling.unit),
+            "interval": interval,
+            "kind": ceiling.kind.value,
+            "scope": ceiling.scope,
+            "used": format_s(spent) if spent > 0 else "\u2013",
+            "conditions": self._prose(", ".join(words)) or "\u2013",
+            "source": self._line(ceiling.source) or "\u2013",
+        }
