@@ -18,17 +18,17 @@ ARITHMETIC: dict[str, tuple[float, float]] = {
         ("add", "sub", "rsub", "subtract", "mul", "multiply", "div", "divide", "true_divide", "floor_divide", "neg", "abs", "sqrt",
          "rsqrt", "reciprocal", "square", "relu", "relu6", "maximum", "minimum", "fmax", "fmin", "floor", "ceil", "round", "trunc",
          "sign", "sgn", "threshold", "threshold_backward", "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "isposinf",
-         "isneginf", "clamp_min", "clamp_max", "heaviside", "signbit", "hardtanh_backward", "frac"), (1.0, 0.0)),
+         "isneginf", "clamp_min", "clamp_max", "heaviside", "signbit", "hardtanh_backward", "frac", "nextafter", "gcd", "lcm"), (1.0, 0.0)),
     # selection, bits and copies: no arithmetic
     **dict.fromkeys(
         ("where", "masked_fill", "logical_and", "logical_or", "logical_not", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_not",
          "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift", "__and__", "__or__", "__xor__", "__lshift__", "__rshift__",
-         "__iand__", "__ior__", "__ilshift__", "__irshift__", "copysign", "conj_physical", "real", "imag", "view_as_real_copy"), (0.0, 0.0)),
+         "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__", "copysign", "conj_physical", "real", "imag", "view_as_real_copy"), (0.0, 0.0)),
     # one special function
     **dict.fromkeys(
         ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "erf", "erfc", "erfinv", "sin", "cos", "tan", "asin", "acos",
          "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "pow", "float_power", "lgamma", "digamma", "sinc", "i0", "logaddexp",
-         "logaddexp2", "hypot", "polygamma", "angle"), (0.0, 1.0)),
+         "logaddexp2", "hypot", "polygamma", "igamma", "igammac", "mvlgamma", "angle"), (0.0, 1.0)),
     "clamp": (2.0, 0.0), "clip": (2.0, 0.0), "hardtanh": (2.0, 0.0), "nan_to_num": (3.0, 0.0), "remainder": (3.0, 0.0),
     "fmod": (3.0, 0.0), "leaky_relu": (2.0, 0.0), "leaky_relu_backward": (2.0, 0.0), "prelu": (2.0, 0.0), "_prelu_kernel": (2.0, 0.0),
     "_prelu_kernel_backward": (4.0, 0.0), "rrelu_with_noise": (2.0, 0.0), "softshrink": (3.0, 0.0), "hardshrink": (2.0, 0.0),
@@ -38,7 +38,8 @@ ARITHMETIC: dict[str, tuple[float, float]] = {
     "softplus": (3.0, 2.0), "softplus_backward": (4.0, 1.0), "log_sigmoid_forward": (3.0, 2.0), "log_sigmoid_backward": (6.0, 0.0),
     "elu": (3.0, 1.0), "elu_backward": (3.0, 1.0), "celu": (4.0, 1.0), "selu": (4.0, 1.0), "mish": (3.0, 3.0), "mish_backward": (9.0, 3.0),
     "hardswish": (5.0, 0.0), "hardswish_backward": (5.0, 0.0), "hardsigmoid": (4.0, 0.0), "hardsigmoid_backward": (3.0, 0.0),
-    "isclose": (4.0, 0.0),
+    "isclose": (4.0, 0.0), "hardshrink_backward": (2.0, 0.0), "softshrink_backward": (2.0, 0.0), "logit_backward": (3.0, 0.0),
+    "rrelu_with_noise_backward": (1.0, 0.0), "glu": (4.0, 1.0), "glu_backward": (7.0, 1.0),
 }  # fmt: skip
 
 
