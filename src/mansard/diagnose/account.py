@@ -95,6 +95,7 @@ def account(
     trace: RunTrace,
     windows: Windows,
     judged: Sequence[JudgedOperator],
+    charged: npt.NDArray[np.float64],
     duration_s: npt.NDArray[np.float64],
     unprofiled_s: float | None,
 ) -> Account:
@@ -104,6 +105,7 @@ def account(
         trace: The run.
         windows: Its steady steps.
         judged: Verdict of each kind of operation that ran in them.
+        charged: Time charged to each operation as recorded; operations that run at once share it [s].
         duration_s: Duration of each operation without the profiler's part [s].
         unprofiled_s: Step time with the profiler off [s]; None where it was not measured.
     """
@@ -128,7 +130,7 @@ def account(
     work: dict[str, float] = {}
     for kind in _OPERATION_LAYERS:
         mine = (of_op == kind) & inside(windows, trace.start_ns)
-        raw = float((trace.end_ns[mine] - trace.start_ns[mine]).sum()) * 1e-9
+        raw = float(charged[mine].sum())
         kept = float(duration_s[mine].sum()) / raw if raw > 0 else 1.0
         work[kind] = pieces.total_ns(kind) * per_step * kept
     waits = {cause.value: pieces.total_ns(f"wait {cause.value}") * per_step for cause in WaitCause}

@@ -19,7 +19,7 @@ from mansard.diagnose.judge_operators import (
 )
 from mansard.diagnose.records import Diagnosis, Note, OperatorRow, PartTime, StepTime
 from mansard.diagnose.rules import Case, advise
-from mansard.diagnose.sweep import union_ns
+from mansard.diagnose.sweep import charged_s
 from mansard.diagnose.verdict import main_verdict
 from mansard.trace.run import Part, RunTrace
 
@@ -46,10 +46,11 @@ def diagnose_run(
     overhead = trace.op_overhead_s
     if unprofiled is not None and ops_per_step > 0:
         overhead = min(overhead, max(0.0, windows.mean_s - unprofiled) / ops_per_step)
-    duration = _within_step(trace, windows, chosen, corrected_durations_s(trace, overhead), unprofiled)
+    charged = charged_s(trace.start_ns, trace.end_ns)
+    duration = _within_step(windows, chosen, corrected_durations_s(charged, overhead), unprofiled)
     memory = memory_evidence(trace, chosen, windows.count)
     judged = judge_operators(trace, ceilings, chosen, duration, memory)
-    where = account(trace, windows, judged, duration, unprofiled)
+    where = account(trace, windows, judged, charged, duration, unprofiled)
     if unprofiled is None and step.count:
         step = _with_median(step, where.step_s)
     case = Case(
@@ -79,19 +80,16 @@ def diagnose_run(
 
 
 def _within_step(
-    trace: RunTrace,
     windows: Windows,
     chosen: npt.NDArray[np.bool_],
     duration_s: npt.NDArray[np.float64],
     unprofiled_s: float | None,
 ) -> npt.NDArray[np.float64]:
     """Return durations that fit into the unprofiled step: what is longer than the step was slowed by the profiler."""
-    raw = float((trace.end_ns[chosen] - trace.start_ns[chosen]).sum()) * 1e-9
-    if unprofiled_s is None or raw <= 0:
+    kept = float(duration_s[chosen].sum()) / windows.count
+    if unprofiled_s is None or kept <= unprofiled_s:
         return duration_s
-    busy = union_ns(trace.start_ns[chosen], trace.end_ns[chosen]) * 1e-9 / windows.count
-    kept = busy * float(duration_s[chosen].sum()) / raw
-    return duration_s * min(1.0, unprofiled_s / kept)
+    return duration_s * (unprofiled_s / kept)
 
 
 def _step_time(trace: RunTrace, windows: Windows) -> StepTime:

@@ -108,3 +108,25 @@ def _covered(times: Int64Array, start_ns: Int64Array, end_ns: Int64Array) -> npt
     np.add.at(delta, np.searchsorted(times, end_ns[valid]), -1)
     covered: npt.NDArray[np.bool_] = np.cumsum(delta)[:-1] > 0
     return covered
+
+
+def charged_s(start_ns: Int64Array, end_ns: Int64Array) -> FloatArray:
+    """Return the seconds each interval is charged when k intervals that run at once share the time equally.
+
+    The charges add up to the length of the union, so operations on several lanes are never counted twice.
+
+    Two operations of 10 ns that overlap by 4 ns are charged 6 + 4/2 each:
+
+    >>> [round(float(x) * 1e9, 3) for x in charged_s(np.array([0, 6]), np.array([10, 16]))]
+    [8.0, 8.0]
+    """
+    if start_ns.size == 0:
+        return np.zeros(0, dtype=np.float64)
+    times = np.unique(np.concatenate([start_ns, end_ns]))
+    delta = np.zeros(times.size, dtype=np.int64)
+    np.add.at(delta, np.searchsorted(times, start_ns), 1)
+    np.add.at(delta, np.searchsorted(times, end_ns), -1)
+    running = np.maximum(np.cumsum(delta)[:-1], 1)
+    passed = np.concatenate([[0.0], np.cumsum(np.diff(times) / running)])
+    charge: FloatArray = (passed[np.searchsorted(times, end_ns)] - passed[np.searchsorted(times, start_ns)]) * 1e-9
+    return charge
