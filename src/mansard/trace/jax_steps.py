@@ -124,16 +124,18 @@ class FoundSteps:
     note: str
 
 
-def steps_between(boundaries: Int64Array, runs: Runs) -> tuple[Int64Array, Int64Array]:
+def steps_between(boundaries: Int64Array, runs: Runs) -> tuple[Int64Array, Int64Array, bool]:
     """Translate boundaries on the host into steps of the work that was launched between them.
 
     A step begins with the first operation of the first program launched in it and ends where the next begins; a pass that
-    launches nothing is joined to the one before. The last step ends with the last operation launched in it, or at its boundary
-    on the host where that is later.
+    launches nothing is joined to the one before. Where nothing follows, the last step ends at its boundary on the host.
 
     Args:
         boundaries: Times on the host, increasing [ns]; step i lies between i and i + 1.
         runs: Runs of programs.
+
+    Returns:
+        Starts, ends, and whether something follows the last step, so that its end is like that of the others.
     """
     order = np.argsort(runs.launched_ns, kind="stable")
     launched, start = runs.launched_ns[order], runs.start_ns[order]
@@ -143,12 +145,13 @@ def steps_between(boundaries: Int64Array, runs: Runs) -> tuple[Int64Array, Int64
         if edges[i] < edges[i + 1]:
             starts.append(int(start[edges[i] : edges[i + 1]].min()))
     if not starts:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        return np.zeros(0, np.int64), np.zeros(0, np.int64), False
     last = int(boundaries[-1])
-    if edges[-1] < launched.size:
+    followed = bool(edges[-1] < launched.size)
+    if followed:
         last = int(start[edges[-1] :].min())
     ends = [*starts[1:], max(last, starts[-1] + 1)]
-    return np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64)
+    return np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64), followed
 
 
 def find_steps(
@@ -245,8 +248,11 @@ def _kept(
 ) -> FoundSteps | None:
     """Steps of all stretches without those that compiled, and without the first one of the program."""
     found = [steps_between(np.asarray(s, dtype=np.int64), runs) for s in stretches]
-    starts, ends = (np.concatenate([f[n] for f in found] or [np.zeros(0, np.int64)]) for n in (0, 1))
+    none = np.zeros(0, dtype=np.int64)
+    starts, ends = np.concatenate([f[0] for f in found] or [none]), np.concatenate([f[1] for f in found] or [none])
     steady = np.ones(starts.size, dtype=bool)
+    if found and not found[-1][2] and starts.size > 2:
+        steady[-1] = False  # what the host does between steps is missing from it
     for begin, stop in events.compile.tolist():
         steady &= (starts >= stop) | (ends <= begin)
     if first and starts.size > 3:

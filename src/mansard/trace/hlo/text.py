@@ -246,7 +246,7 @@ def _computation(lines: list[str], at: int) -> tuple[Computation, int]:
         if lines[at].strip():
             try:
                 instruction = _instruction(lines[at])
-            except (ValueError, IndexError) as error:
+            except (ValueError, IndexError, InputError) as error:
                 raise InputError(
                     f"line {at + 1} of the HLO text: {error}: {lines[at][:100]!r}", code="hlo_syntax"
                 ) from None

@@ -281,7 +281,13 @@ def _stop_and_take() -> bytes | None:
     """
     state = getattr(sys.modules.get("jax._src.profiler"), "_profile_state", None)
     session = getattr(state, "profile_session", None)
-    if state is None or not hasattr(session, "stop") or not hasattr(state, "reset") or not hasattr(state, "lock"):
+    if (
+        state is None
+        or session is None
+        or not hasattr(session, "stop")
+        or not hasattr(state, "reset")
+        or not hasattr(state, "lock")
+    ):
         return None
     with state.lock:
         data = session.stop()
