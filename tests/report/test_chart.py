@@ -105,3 +105,20 @@ def test_receipt_rows_give_numbers_their_unit() -> None:
         ("assumed", "a; b"),
     ]
     assert len(receipt_rows({str(i): i for i in range(300)}, limit=50)) == 51
+
+
+def test_small_outliers_do_not_flatten_the_chart(sample) -> None:
+    chart = roofline(sample)
+    hidden = [p for p in chart.points if not chart.y_range[0] <= p.flop_per_s <= chart.y_range[1]]
+    spent = sum(p.row.time_s for p in chart.points)
+    assert {p.row.name for p in hidden} <= {"aten::zero_", "aten::copy_"}
+    assert sum(p.row.time_s for p in hidden) < 0.01 * spent
+    # Many small operators are together no outlier: the whole lane stays on the chart.
+    parts = tuple(
+        dataclasses.replace(o, time_s=o.time_s / 400, flop=o.flop / 400, bytes=o.bytes / 400)
+        for o in sample.operators
+        if is_known(o.flop) and is_known(o.bytes) and o.time_s > 0.001
+        for _ in range(400)
+    )
+    many = roofline(dataclasses.replace(sample, operators=parts))
+    assert all(many.y_range[0] <= p.flop_per_s <= many.y_range[1] for p in many.points)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mansard.core import Area, Ceiling, is_known
+from mansard.core import Area, Ceiling, Kind, is_known
 from mansard.diagnose.records import Diagnosis, OperatorRow
 
 #: Width of the lane for operators without FLOP, as a ratio of intensities: half a decade.
@@ -21,13 +21,21 @@ class Line:
         ceiling: Whose line it is.
         slanted: Whether it is a memory line (FLOP/s = intensity x B/s), else a roof (FLOP/s).
         used: Whether the verdict or an operator was judged against it.
+        main: Whether it stands for its memory level or its dtype and engine: the one most time was judged against,
+            else the best figure. A machine has dozens of ceilings; a chart names one of each sort.
         time_on_it_s: Time of the operators that it limits [s per step].
     """
 
     ceiling: Ceiling
     slanted: bool
     used: bool
+    main: bool
     time_on_it_s: float
+
+    @property
+    def shown(self) -> bool:
+        """Whether the chart draws it at first; the others are drawn on request and stand in the table."""
+        return self.main or self.used
 
     def flop_per_s(self, flop_per_byte: float) -> float:
         """Height of the line at an intensity [FLOP/s]."""
@@ -78,17 +86,17 @@ class Roofline:
     @property
     def roof(self) -> float:
         """The highest compute roof [FLOP/s], 0 where there is none."""
-        return max((line.ceiling.value for line in self.lines if not line.slanted), default=0.0)
+        return max((line.ceiling.value for line in self.lines if line.shown and not line.slanted), default=0.0)
 
     @property
     def ridges(self) -> dict[str, float]:
         """Intensity at which each memory line meets the highest used roof [FLOP/B], by the line's label."""
-        roofs = [line for line in self.lines if not line.slanted]
+        roofs = [line for line in self.lines if line.shown and not line.slanted]
         used = [line for line in roofs if line.used] or roofs
         if not used:
             return {}
         top = max(line.ceiling.value for line in used)
-        return {line.ceiling.resource.label: top / line.ceiling.value for line in self.lines if line.slanted}
+        return {n.ceiling.resource.label: top / n.ceiling.value for n in self.lines if n.main and n.slanted}
 
 
 def judged_against(row: OperatorRow, ceiling: Ceiling) -> bool:
@@ -98,14 +106,62 @@ def judged_against(row: OperatorRow, ceiling: Ceiling) -> bool:
     )
 
 
-def _line(ceiling: Ceiling, diagnosis: Diagnosis) -> Line:
-    on_it = [o.time_s for o in diagnosis.operators if judged_against(o, ceiling)]
-    return Line(
-        ceiling=ceiling,
-        slanted=ceiling.resource.area is Area.MEMORY,
-        used=bool(on_it) or diagnosis.verdict.limiting_ceiling == ceiling.resource.label,
-        time_on_it_s=math.fsum(on_it),
-    )
+def used_ceilings(diagnosis: Diagnosis) -> dict[int, float]:
+    """Return the positions of the ceilings that something was judged against, with the operator time on each [s]."""
+    named = {o.limiting_ceiling for o in diagnosis.operators} | {diagnosis.verdict.limiting_ceiling}
+    found = {}
+    for index, ceiling in enumerate(diagnosis.ceilings):
+        if ceiling.resource.label in named:
+            on_it = [o.time_s for o in diagnosis.operators if judged_against(o, ceiling)]
+            if on_it:
+                found[index] = math.fsum(on_it)
+    covered = {diagnosis.ceilings[i].resource.label for i in found}
+    if diagnosis.verdict.limiting_ceiling not in covered:
+        # No operator tells which of several figures the verdict means; it then means all of that name.
+        names = enumerate(diagnosis.ceilings)
+        found |= {i: 0.0 for i, c in names if c.resource.label == diagnosis.verdict.limiting_ceiling}
+    return found
+
+
+def _sort(ceiling: Ceiling) -> tuple[str | None, ...]:
+    """Return what a ceiling is one of: its memory level, or its dtype, accumulation and engine."""
+    r = ceiling.resource
+    return (r.area.value, r.level, r.dtype, r.accumulate, r.engine)
+
+
+def _lines(diagnosis: Diagnosis) -> list[Line]:
+    """Return every ceiling that has a place on the chart, the lowest first, one of each sort marked as the main one."""
+    used = used_ceilings(diagnosis)
+    scopes = {diagnosis.ceilings[i].scope for i in used} or {c.scope for c in diagnosis.ceilings}
+    indices = [i for i, c in enumerate(diagnosis.ceilings) if drawable(c)]
+    main: dict[tuple[str | None, ...], int] = {}
+    for i in indices:
+        ceiling = diagnosis.ceilings[i]
+        if ceiling.scope not in scopes or (ceiling.resource.mix == "fresh" and i not in used):
+            continue
+        best = main.setdefault(_sort(ceiling), i)
+        if _weight(diagnosis, used, i) > _weight(diagnosis, used, best):
+            main[_sort(ceiling)] = i
+    lines = [
+        Line(
+            ceiling=diagnosis.ceilings[i], slanted=diagnosis.ceilings[i].resource.area is Area.MEMORY, used=i in used,
+            main=main.get(_sort(diagnosis.ceilings[i])) == i, time_on_it_s=used.get(i, 0.0),
+        )
+        for i in indices
+    ]  # fmt: skip
+    return sorted(lines, key=lambda n: (not n.slanted, n.ceiling.value))
+
+
+def _weight(diagnosis: Diagnosis, used: dict[int, float], index: int) -> tuple[bool, float, int, float]:
+    """Return how well a ceiling stands for its sort: judged against, the most time, the best kind, the highest."""
+    ceiling = diagnosis.ceilings[index]
+    return index in used, used.get(index, 0.0), -list(Kind).index(ceiling.kind), ceiling.value
+
+
+def drawable(ceiling: Ceiling) -> bool:
+    """Return whether a ceiling is a rate over the axes of a roofline: B/s or FLOP/s."""
+    area = ceiling.resource.area
+    return area is Area.MEMORY or (area is Area.COMPUTE and ceiling.unit == "FLOP/s")
 
 
 def _place(row: OperatorRow) -> tuple[float, float] | None:
@@ -127,13 +183,8 @@ def roofline(diagnosis: Diagnosis) -> Roofline:
     Assumes: intensity and FLOP/s count the same work, so an operator lies under the line of its ceiling.
     Source: Williams, Waterman, Patterson, Roofline, CACM 52(4), 2009.
     """
-    drawable = [
-        c
-        for c in diagnosis.ceilings
-        if c.resource.area is Area.MEMORY or (c.resource.area is Area.COMPUTE and c.unit == "FLOP/s")
-    ]
-    other = tuple(c for c in diagnosis.ceilings if c not in drawable)
-    lines = sorted((_line(c, diagnosis) for c in drawable), key=lambda n: (not n.slanted, n.ceiling.value))
+    lines = _lines(diagnosis)
+    other = tuple(c for c in diagnosis.ceilings if not drawable(c))
     placed = {i: spot for i, row in enumerate(diagnosis.operators) if (spot := _place(row)) is not None}
     waiting = {
         i: row
@@ -141,7 +192,9 @@ def roofline(diagnosis: Diagnosis) -> Roofline:
         if i not in placed and is_known(row.flop) and row.flop == 0 and is_known(row.bytes) and row.bytes > 0
         and row.time_s > 0
     }  # fmt: skip
-    x_low, x_high = _x_range(lines, [x for x, _ in placed.values()])
+    x_low, x_high = _x_range(
+        [n for n in lines if n.used] or [n for n in lines if n.main], [x for x, _ in placed.values()]
+    )
     lane = None
     if waiting:
         lane = x_low / LANE_WIDTH**0.5
@@ -162,7 +215,7 @@ def roofline(diagnosis: Diagnosis) -> Roofline:
         points=tuple(sorted(points, key=lambda p: p.index)),
         unplaced=unplaced,
         x_range=(x_low, x_high),
-        y_range=_y_range(lines, points, x_low),
+        y_range=_y_range([n for n in lines if n.shown], points, x_low),
         lane=lane,
     )
 
@@ -179,13 +232,26 @@ def _x_range(lines: Iterable[Line], xs: list[float]) -> tuple[float, float]:
     return min(spots) / 2.5, max(spots) * 5.0
 
 
+def _bulk(points: Iterable[Point]) -> list[float]:
+    """Return the heights of the marks without the outermost ones that hold less than 1 % of the time at either end.
+
+    A tiny call far from everything must not flatten the chart; it is drawn on the edge instead.
+    """
+    ordered = sorted((p for p in points if p.flop_per_s > 0), key=lambda p: p.flop_per_s)
+    allowed = 0.01 * math.fsum(p.row.time_s for p in ordered)
+    for _ in range(2):
+        outside = 0.0
+        while len(ordered) > 1 and outside + ordered[0].row.time_s <= allowed:
+            outside += ordered.pop(0).row.time_s
+        ordered.reverse()
+    return [p.flop_per_s for p in ordered]
+
+
 def _y_range(lines: Iterable[Line], points: Iterable[Point], x_low: float) -> tuple[float, float]:
     """Return decades that hold the roofs, the points and the slowest memory line at the left edge [FLOP/s]."""
     tops = [line.ceiling.value for line in lines if not line.slanted]
     slopes = [line.ceiling.value for line in lines if line.slanted]
-    # A tiny call far below everything must not flatten the chart; it is drawn on the lower edge instead.
-    spent = math.fsum(p.row.time_s for p in points)
-    heights = [p.flop_per_s for p in points if p.flop_per_s > 0 and p.row.time_s >= 0.003 * spent]
+    heights = _bulk(points)
     if not tops:
         tops = [s * 100.0 for s in slopes[-1:]]
     high = max([*tops, *heights], default=1e12)

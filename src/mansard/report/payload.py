@@ -16,6 +16,8 @@ from mansard.report.text import ceiling_text, ceiling_value, clean, count, figur
 #: Most operators on a page, and the most bytes that they take in it; the smaller of the two decides.
 ROW_CAP, ROW_BYTES = 2000, 560_000
 _CELL_LENGTH = 160
+#: Most ceilings in the chart; real machines have about two hundred.
+LINE_CAP = 400
 #: The fields of an operator that are text, in the order of its row; then figures to sort by, then the same to read.
 TEXTS = ("name", "part", "bound", "category", "shapes", "source", "formula", "reason", "level", "grade", "limit", "ceiling",
          "work", "missing", "suspects", "full")  # fmt: skip
@@ -170,11 +172,23 @@ def _chart(diagnosis: Diagnosis, kept: int) -> dict[str, Any]:
                 "kind": line.ceiling.kind.value,
                 "slanted": line.slanted,
                 "used": line.used,
+                "main": line.main,
             }
-            for line in roofline.lines
+            for line in _kept(roofline.lines)
         ],
         "points": [_point(p, roofline) for p in roofline.points if p.index < kept],
     }  # fmt: skip
+
+
+def _kept(lines: Sequence[chart.Line]) -> list[chart.Line]:
+    """Return the lines in their order, without the last of those that are not shown at first where there are too many."""
+    room = LINE_CAP - sum(line.shown for line in lines)
+    kept = []
+    for line in lines:
+        if line.shown or room > 0:
+            kept.append(line)
+            room -= not line.shown
+    return kept
 
 
 def _brief(ceiling: Ceiling) -> str:

@@ -42,7 +42,7 @@ _SHORT_BOUND = {Bound.UNDETERMINED: "undet."}
 #: Stands for a space at which a line must not break; no text holds it, since `clean` escapes private characters.
 _GLUE = "\ue000"
 _TOP_ROWS, _VERBOSE_ROWS = 10, 40
-_FIRST_THINGS = 3
+_FIRST_THINGS, _MOST_CEILINGS = 3, 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,12 +342,13 @@ def _findings(page: _Page, d: Diagnosis) -> None:
 
 def _receipt(page: _Page, d: Diagnosis) -> None:
     page.heading("Receipt")
-    used = [line.ceiling for line in chart.roofline(d).lines if line.used]
-    used += [
-        c for c in d.ceilings if any(o.limiting_ceiling == c.resource.label for o in d.operators) and c not in used
-    ]
+    times = chart.used_ceilings(d)
+    used = [d.ceilings[i] for i in sorted(times, key=lambda i: -times[i])]
+    limit = len(used) if page.verbose else _MOST_CEILINGS
     if used:
-        page.wrapped(page.clean("; ".join(ceiling_text(c) for c in used)), first="  judged against: ", rest="    ")
+        more = f"; {len(used) - limit} more in --json and the report" if len(used) > limit else ""
+        words = "; ".join(ceiling_text(c) for c in used[:limit])
+        page.wrapped(page.clean(words + more), first="  judged against: ", rest="    ")
     rows = receipt_rows(d.receipt, limit=200 if page.verbose else 60)
     if page.verbose:
         for name, value in rows:

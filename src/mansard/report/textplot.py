@@ -66,7 +66,7 @@ def draw(chart: Roofline, *, width: int, height: int = 12, ascii_only: bool = Fa
     named = _named(chart, points)
     _roof_labels(canvas, chart)
     for line in chart.lines:
-        if line.slanted:
+        if line.slanted and line.main:
             _slope_label(canvas, chart, line)
     for point, mark in zip(named, _MARKS, strict=False):
         column = round(_across(point.flop_per_byte, *chart.x_range) * (canvas.columns - 1))
@@ -74,7 +74,7 @@ def draw(chart: Roofline, *, width: int, height: int = 12, ascii_only: bool = Fa
         row = round((1.0 - up) * (height - 1))
         shifts = sorted(range(-canvas.columns, canvas.columns), key=lambda s: (abs(s), -s))
         any(canvas.put(column + shift, row, mark) for shift in shifts)
-    for line in chart.lines:
+    for line in (n for n in chart.lines if n.main):
         _trace(canvas, chart, line)
     return [*_framed(canvas, chart), *_legend(chart, named, width, ascii_only=ascii_only)]
 
@@ -82,7 +82,7 @@ def draw(chart: Roofline, *, width: int, height: int = 12, ascii_only: bool = Fa
 def _trace(canvas: _Canvas, chart: Roofline, line: Line) -> None:
     """Draw one ceiling; a memory line ends at the highest roof, a roof starts at its leftmost ridge."""
     steps = canvas.columns * canvas.fine[0] * 2
-    slopes = [other.ceiling.value for other in chart.lines if other.slanted]
+    slopes = [other.ceiling.value for other in chart.lines if other.main and other.slanted]
     for step in range(steps + 1):
         across = step / steps
         x = 10 ** (math.log10(chart.x_range[0]) + across * (math.log10(chart.x_range[1] / chart.x_range[0])))
@@ -102,7 +102,7 @@ def _named(chart: Roofline, points: int) -> tuple[Point, ...]:
 
 def _roof_labels(canvas: _Canvas, chart: Roofline) -> None:
     """Write the names of the roofs at the right end, in the order of their height."""
-    roofs = [line for line in reversed(chart.lines) if not line.slanted]
+    roofs = [line for line in reversed(chart.lines) if line.main and not line.slanted]
     row = -1
     for line in roofs:
         text = f" {line.ceiling.resource.label} {ceiling_value(line.ceiling.value, line.ceiling.unit)}"

@@ -185,19 +185,28 @@ class View:
                 f"Not on the chart, since FLOP and bytes are not known or both 0: {names}{more} "
                 f"({format_s(spent)}, {self._of_step(spent)} of the step). They are in the table."
             )
-        if roofline.other:
-            names = "; ".join(
-                f"{self._line(c.resource.label)} {ceiling_value(c.value, c.unit)}" for c in roofline.other[: self.items]
+        extra = sum(not line.shown for line in roofline.lines)
+        if extra:
+            notes.append(
+                f"Drawn: the ceilings that were used and one of each memory level and of each dtype and engine. {extra} more (other "
+                "access mixes, page sizes, stores, scopes and calls) appear with the button above."
             )
-            notes.append(f"Ceilings that are neither FLOP/s nor B/s have no line: {names}.")
+        if roofline.other:
+            used = {id(self.d.ceilings[i]) for i in chart.used_ceilings(self.d)}
+            first = sorted(roofline.other, key=lambda c: id(c) not in used)[:6]
+            names = "; ".join(f"{self._line(c.resource.label)} {ceiling_value(c.value, c.unit)}" for c in first)
+            more = f" and {len(roofline.other) - 6} more, see the table" if len(roofline.other) > 6 else ""
+            notes.append(f"Ceilings that are neither FLOP/s nor B/s have no line: {names}{more}.")
         return notes
 
     def _ceilings(self) -> list[dict[str, str]]:
-        return [self._ceiling_row(c) for c in self.d.ceilings[: self.items]]
+        """Return the ceilings, those that something was judged against first."""
+        used = chart.used_ceilings(self.d)
+        order = sorted(range(len(self.d.ceilings)), key=lambda i: (i not in used, -used.get(i, 0.0), i))
+        return [self._ceiling_row(self.d.ceilings[i], used.get(i)) for i in order[: self.items]]
 
-    def _ceiling_row(self, ceiling: Ceiling) -> dict[str, str]:
+    def _ceiling_row(self, ceiling: Ceiling, spent: float | None) -> dict[str, str]:
         label = ceiling.resource.label
-        spent = sum(o.time_s for o in self.d.operators if chart.judged_against(o, ceiling))
         low_high = ceiling.ci95
         interval = " to ".join(ceiling_value(v, ceiling.unit) for v in low_high) if low_high else "not known"
         words = [f"{self._line(k)} {self._line(v)}" for k, v in ceiling.conditions.items()]
@@ -209,7 +218,7 @@ class View:
             "interval": interval,
             "kind": ceiling.kind.value,
             "scope": ceiling.scope,
-            "used": format_s(spent) if spent > 0 else "\u2013",
+            "used": format_s(spent) if spent else "verdict" if spent is not None else "\u2013",
             "conditions": self._prose(", ".join(words)) or "\u2013",
             "source": self._line(ceiling.source) or "\u2013",
         }

@@ -3,7 +3,7 @@
 var mansardChart = (function () {
   var SYMBOLS = { compute: "circle", memory: "square", network: "diamond", host: "triangle-up", latency: "triangle-down", undetermined: "circle-open" };
   var FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "DejaVu Sans", sans-serif';
-  var host, data, ops, onPick;
+  var host, data, ops, onPick, all = false;
 
   function safe(text) {
     return String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
@@ -20,20 +20,24 @@ var mansardChart = (function () {
     return lines.map(safe).join("<br>");
   }
 
+  function drawn() { return data.lines.filter(function (l) { return all || l.main || l.used; }); }
+
   function lineTrace(line) {
-    var roofs = data.lines.filter(function (l) { return !l.slanted; }).map(function (l) { return l.value; });
-    var slopes = data.lines.filter(function (l) { return l.slanted; }).map(function (l) { return l.value; });
+    var roofs = drawn().filter(function (l) { return !l.slanted; }).map(function (l) { return l.value; });
+    var slopes = drawn().filter(function (l) { return l.slanted; }).map(function (l) { return l.value; });
     var top = roofs.length ? Math.max.apply(null, roofs) : null, steep = slopes.length ? Math.max.apply(null, slopes) : null;
-    var low = data.x_range[0] / 1e3, high = data.x_range[1] * 1e3, xs = [], ys = [], steps = 160, from = low, to = high;
+    var low = data.x_range[0] / 1e3, high = data.x_range[1] * 1e3, xs = [], ys = [], steps = line.main ? 160 : 60, from = low, to = high;
     if (line.slanted && top !== null) { to = top / line.value; }
     if (!line.slanted && steep !== null) { from = line.value / steep; }
+    if (from >= to) { from = to / 1.001; }
     for (var i = 0; i <= steps; i++) {
       var x = Math.pow(10, log(from) + (log(to) - log(from)) * i / steps);
       xs.push(x); ys.push(line.slanted ? x * line.value : line.value);
     }
     return {
       x: xs, y: ys, mode: "lines", name: safe(line.label), meta: "ceiling", showlegend: false, type: "scatter",
-      line: { color: line.used ? css("--ink") : css("--faint"), width: line.used ? 2 : 1.1, dash: { measured: "solid", derived: "dash", declared: "dot" }[line.kind] },
+      visible: all || line.main || line.used, opacity: line.main ? 1 : line.used ? .6 : .35,
+      line: { color: line.used ? css("--ink") : css("--faint"), width: line.used && line.main ? 2 : 1, dash: { measured: "solid", derived: "dash", declared: "dot" }[line.kind] },
       hoverinfo: "text", hovertext: xs.map(function () { return wrap(line.text, 60); })
     };
   }
@@ -95,7 +99,7 @@ var mansardChart = (function () {
     }
     // Roofs: names at the right end, stacked upwards in their order so that none covers another.
     var ceiling = Infinity;
-    data.lines.filter(function (l) { return !l.slanted; }).forEach(function (line) {
+    data.lines.filter(function (l) { return l.main && !l.slanted; }).forEach(function (line) {
       var at = s.py(line.value), width = (line.short.length + 1) * size * .56, bottom = Math.min(at - 2, ceiling);
       if (at < 0 || at > s.h) { return; }
       ceiling = bottom - size - 4;
@@ -104,7 +108,7 @@ var mansardChart = (function () {
     });
     // Memory lines: names along the slope, near the lower left.
     var angle = -Math.atan2(s.h / (s.yr[1] - s.yr[0]), s.w / (s.xr[1] - s.xr[0]));
-    data.lines.filter(function (l) { return l.slanted; }).forEach(function (line) {
+    data.lines.filter(function (l) { return l.main && l.slanted; }).forEach(function (line) {
       var length = line.short.length * size * .54, start = data.lane ? s.px(data.lane) + 26 : 8;
       var y0 = s.py(line.value * Math.pow(10, s.x(start)));
       if (y0 > s.h - 6) { start += (y0 - s.h + 6) / Math.tan(-angle); y0 = s.h - 6; }
@@ -190,10 +194,21 @@ var mansardChart = (function () {
       list.appendChild(item);
     });
   }
+  function more() {
+    var button = document.getElementById("all-ceilings"), extra = data.lines.filter(function (l) { return !l.main && !l.used; }).length;
+    if (!extra) { return; }
+    button.hidden = false;
+    button.textContent = "Show all " + data.lines.length + " ceilings";
+    button.addEventListener("click", function () {
+      all = !all;
+      button.setAttribute("aria-pressed", String(all));
+      draw();
+    });
+  }
   return {
     start: function (payload, pick) {
       host = document.getElementById("roofline"); data = payload.chart; ops = payload.operators; onPick = pick;
-      key();
+      key(); more();
       var ready = draw();
       host.on("plotly_click", function (event) {
         var p = event.points[0];
