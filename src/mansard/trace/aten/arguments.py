@@ -168,8 +168,16 @@ class Arguments:
         return given[-1] if given else None
 
     def list_shapes(self, i: int) -> list[Dims]:
-        """Return the dimensions of each tensor of list `i`."""
+        """Return the dimensions of each tensor of list `i`; raise `NotRecordedError` where none are recorded.
+
+        The profiler's JSON writes a list of more than 30 tensors as an empty one, so an empty list tells nothing.
+        """
         entry = self.call.shapes[i] if i < len(self.call.shapes) else ()
+        if not entry:
+            raise NotRecordedError(
+                f"{self.call.name}: a list of tensors was not recorded; the profile leaves out lists of more than 30",
+                "the profiler's event tree, which has them",
+            )
         return [tuple(dims) if isinstance(dims, tuple) else (int(dims),) for dims in entry]
 
     def list_of(self, i: int) -> list[Tensor]:
@@ -179,8 +187,8 @@ class Arguments:
         names = [n for n in (match.group(1) or "").split(",") if n.strip()] if match else []
         if not names:
             names = self._inner_types()
-        if len(names) == 1:
-            names = names * len(shapes)
+        if len(set(names)) == 1:
+            names = names[:1] * len(shapes)
         if len(names) != len(shapes):
             raise NotRecordedError(
                 f"{self.call.name}: the profile does not record the element types of a list of tensors",

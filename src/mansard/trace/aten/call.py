@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -44,23 +44,83 @@ class AtenCall:
     values: tuple[str, ...] = ()
 
     @classmethod
-    def from_record(cls, name: str, args: Mapping[str, Any]) -> AtenCall:
+    def from_record(cls, name: str, args: Mapping[str, Any], lists: Mapping[str, Any] | None = None) -> AtenCall:
         """Return the call of a Kineto JSON event.
 
         Args:
             name: The event's name.
             args: The event's `args`: `Input Dims`, `Input type`, `Input Strides`, `Concrete Inputs`.
+            lists: What `tensor_lists` says about this event: the lists of tensors that the JSON leaves incomplete.
 
         >>> AtenCall.from_record("aten::mm", {"Input Dims": [[2, 3], [3, 4]], "Input type": ["float", "float"]}).shapes
         ((2, 3), (3, 4))
+        >>> cat = {"Input Dims": [[], []], "Input type": ["TensorList", "Scalar"]}
+        >>> AtenCall.from_record("aten::cat", cat, {"0": [[[2, 3], [3, 1], "float32"]] * 31}).dtypes[0][:26]
+        'TensorList[float32,float32'
         """
+        shapes = [_nested(x) for x in args.get("Input Dims", ())]
+        kinds = [str(x) for x in args.get("Input type", ())]
+        strides = [_nested(x) for x in args.get("Input Strides", ())]
+        for position, tensors in (lists or {}).items():
+            i = int(position)
+            if i < len(kinds) and i < len(shapes) and kinds[i] == "TensorList" and tensors:
+                shapes[i] = tuple(tuple(int(d) for d in dims) for dims, _, _ in tensors)
+                kinds[i] = f"TensorList[{','.join(dtype for _, _, dtype in tensors)}]"
+                if i < len(strides):
+                    strides[i] = tuple(tuple(int(s) for s in steps) for _, steps, _ in tensors)
         return cls(
             name=name,
-            shapes=tuple(_nested(x) for x in args.get("Input Dims", ())),
-            dtypes=tuple(str(x) for x in args.get("Input type", ())),
-            strides=tuple(_nested(x) for x in args.get("Input Strides", ())),
+            shapes=tuple(shapes),
+            dtypes=tuple(kinds),
+            strides=tuple(strides),
             values=tuple("" if isinstance(x, list) else str(x) for x in args.get("Concrete Inputs", ())),
         )
+
+
+def tensor_lists(event_tree: Iterable[Any]) -> dict[int, dict[str, list[Any]]]:
+    """Return the lists of tensors of recorded calls, which the profiler's JSON leaves incomplete.
+
+    The JSON has no element types of lists, and nothing at all of lists of more than 30 tensors; the event tree has both.
+
+    Args:
+        event_tree: `profile.profiler.kineto_results.experimental_event_tree()`, with shapes recorded.
+
+    Returns:
+        By the event's `External id`, by the position of the argument (as text, so that it can be written as JSON): the
+        dimensions, strides and element type of each tensor.
+    """
+    found: dict[int, dict[str, list[Any]]] = {}
+    pending = list(event_tree)
+    while pending:
+        event = pending.pop()
+        pending.extend(event.children)
+        if not takes_lists(event.name):
+            continue
+        inputs = getattr(event.extra_fields, "inputs", ())
+        lists = {
+            str(i): [[list(t.sizes), list(t.strides), str(t.dtype).removeprefix("torch.")] for t in value]
+            for i, value in enumerate(inputs)
+            if isinstance(value, list) and value and all(hasattr(t, "sizes") for t in value)
+        }
+        if lists:
+            found[int(event.correlation_id)] = lists
+    return found
+
+
+def takes_lists(name: str) -> bool:
+    """Return whether operator `name` takes lists of tensors that decide its cost.
+
+    >>> takes_lists("aten::cat"), takes_lists("aten::_fused_adamw_"), takes_lists("aten::mm")
+    (True, True, False)
+    """
+    short = name.removeprefix("aten::")
+    return short in (
+        "cat",
+        "stack",
+        "_stack",
+        "_cudnn_rnn",
+        "_amp_foreach_non_finite_check_and_unscale_",
+    ) or short.startswith(("_foreach_", "_fused_"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from mansard.operators.counting import Elements, bytes_of
 from mansard.operators.counting import demand as make_demand
 from mansard.operators.indexing import embedding_backward, gather, scatter, search_sorted, sort, topk
 from mansard.trace.aten.arguments import Arguments, NotRecordedError, Tensor, element_type
-from mansard.trace.aten.call import AtenCall, AtenCost, Dims
+from mansard.trace.aten.call import AtenCall, AtenCost
 from mansard.trace.aten.making import GRAIN_SIZE, Handler, by_grain, not_known, work, wrapper
 
 
@@ -139,38 +139,37 @@ def index_put(args: Arguments) -> AtenCost:
 def _indexed(args: Arguments, x: Tensor) -> tuple[float, list[Elements]]:
     """Elements that an index picks, and the index tensors, from the calls beneath.
 
-    PyTorch reshapes each index tensor to (1, ..., its shape, 1, ...) among the dimensions of the result. Source:
-    aten/src/ATen/native/TensorAdvancedIndexing.cpp, AdvancedIndex.
+    PyTorch views the indexed tensor with `as_strided` in the shape of the result, stride 0 where an index replaces a
+    dimension, and reshapes each index tensor. Source: aten/src/ATen/native/TensorAdvancedIndexing.cpp, AdvancedIndex.
     """
     calls = list(args.inner or ())
     reshaped = [c for c in calls if c.name == "aten::reshape" and c.dtypes[:1] in (("long int",), ("int",))]
-    if not reshaped or any(c.name == "aten::permute" for c in calls):
+    views = [
+        c
+        for c in calls
+        if c.name == "aten::as_strided"
+        and c.dtypes[:1] == args.call.dtypes[:1]
+        and 0 in _numbers(c, 2)
+        and _size(c) == x.elements
+    ]
+    if not reshaped or not views:
         raise NotRecordedError(
             f"{args.call.name}: the profiler does not record index tensors",
             "the calls beneath it, or the size of the result",
         )
-    target = tuple(int(v) for v in reshaped[0].values[1].strip("[]").split(",") if v.strip())
-    shape: Dims = tuple(v for v in reshaped[0].shapes[0] if isinstance(v, int))
-    count = len(reshaped)
-    kept = {
-        math.prod(x.shape[:before]) * math.prod(x.shape[before + count :])
-        for before in range(len(x.shape) - count + 1)
-        if target == (1,) * before + shape + (1,) * (len(x.shape) - count - before)
-    }
-    if len(kept) != 1:
-        raise NotRecordedError(f"{args.call.name}: the calls beneath do not tell which dimensions are indexed")
-    indices: list[Elements] = [
-        (
-            Tensor(tuple(v for v in c.shapes[0] if isinstance(v, int)), "i64", _strides(c)).stored,
-            element_type(c.dtypes[0]),
-        )
-        for c in reshaped
-    ]
-    return float(math.prod(shape)) * kept.pop(), indices
+    indices: list[Elements] = [(_size(c), element_type(c.dtypes[0])) for c in reshaped]
+    return float(math.prod(_numbers(views[-1], 1))), indices
 
 
-def _strides(call: AtenCall) -> Dims:
-    return tuple(v for v in call.strides[0] if isinstance(v, int)) if call.strides else ()
+def _numbers(call: AtenCall, i: int) -> tuple[int, ...]:
+    text = call.values[i] if i < len(call.values) else ""
+    return tuple(int(v) for v in text.strip("[]").split(",") if v.strip())
+
+
+def _size(call: AtenCall) -> float:
+    dims = tuple(v for v in call.shapes[0] if isinstance(v, int))
+    strides = tuple(v for v in call.strides[0] if isinstance(v, int)) if call.strides else ()
+    return Tensor(dims, "i64", strides).stored if call.name == "aten::reshape" else float(math.prod(dims))
 
 
 def ordered(args: Arguments) -> AtenCost:

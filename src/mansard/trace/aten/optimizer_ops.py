@@ -83,7 +83,7 @@ def foreach(args: Arguments) -> AtenCost:
     if args.inner or (args.inner is None and args.kind(0) == "TensorList"):
         return wrapper("optimizer")
     name = args.base.removeprefix("_foreach_")
-    lists = [args.list_of(i) for i in range(args.count) if args.is_list(i) and args.list_shapes(i)]
+    lists = [args.list_of(i) for i in range(args.count) if args.is_list(i)]
     if not lists:
         raise NotRecordedError(f"{args.call.name}: no list of tensors was recorded")
     target = lists[0]

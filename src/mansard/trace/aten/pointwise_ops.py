@@ -9,7 +9,7 @@ from mansard.core import Demand
 from mansard.operators.elementwise import ARITHMETIC, dropout, elementwise
 from mansard.trace.aten.arguments import Arguments, NotRecordedError, Tensor, broadcast, category, result_type
 from mansard.trace.aten.call import AtenCost
-from mansard.trace.aten.making import Handler, by_grain, names, work
+from mansard.trace.aten.making import Handler, by_grain, names, work, wrapper
 
 ResultRule = Literal["promote", "bool", "real", "first"]
 
@@ -106,6 +106,8 @@ def _power(args: Arguments) -> tuple[float, float, str]:
 def pointwise(args: Arguments) -> AtenCost:
     """Return the cost of an element-by-element operator of the table."""
     name = args.base
+    if name == "where" and args.count == 1:
+        return wrapper("gather")
     rule = POINTWISE[name]
     positions = range(min(rule.operands, args.count))
     operands = [args.tensor(i) for i in positions if args.is_tensor(i)]
@@ -185,6 +187,21 @@ def native_dropout_backward(args: Arguments) -> AtenCost:
         fresh=((grad.elements, grad.dtype),),
         scope=by_grain(grad.elements),
         formula="g * mask * scale",
+    )
+
+
+def split_heads(args: Arguments) -> AtenCost:
+    """_transform_bias_rescale_qkv(qkv, bias, heads): a bias added, queries scaled, three tensors written."""
+    x, bias = args.tensor(0), args.tensor(1)
+    demand = elementwise(
+        elements=x.elements, inputs=[x.operand, bias.operand], dtype=x.dtype, output=x.dtype, flop_per_element=4.0 / 3.0
+    )
+    return work(
+        "elementwise",
+        demand,
+        fresh=((x.elements, x.dtype),),
+        scope=by_grain(x.elements),
+        formula="a bias added, a third scaled",
     )
 
 
@@ -296,6 +313,7 @@ HANDLERS: dict[str, Handler] = {
     "native_dropout_backward": native_dropout_backward,
     "complex": complex_of,
     "polar": polar,
+    "_transform_bias_rescale_qkv": split_heads,
     "glu": glu,
     "glu_backward": glu_gradient,
     "quantize_per_tensor": quantize,

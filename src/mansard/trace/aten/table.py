@@ -19,7 +19,7 @@ from mansard.trace.aten import (
 )
 from mansard.trace.aten.arguments import Arguments, NotRecordedError
 from mansard.trace.aten.call import AtenCall, AtenCost
-from mansard.trace.aten.making import Handler, free, not_known, wrapper
+from mansard.trace.aten.making import Handler, free, names, not_known, wrapper
 from mansard.trace.aten.structure import (
     ALLOCATIONS,
     VIEWS,
@@ -55,8 +55,8 @@ def cost(call: AtenCall, inner: Sequence[AtenCall] | None = None) -> AtenCost:
 
     Args:
         call: One recorded call.
-        inner: The calls recorded directly beneath it, in order, where they are known. Some records are only complete with
-            them: the size of an indexing result, the element type of a list, the rows of each group of a grouped product.
+        inner: The calls recorded beneath it, at any depth and in order, where they are known. Some records are only
+            complete with them, see `needs_inner`.
 
     Returns:
         The cost; an operator that is not in the table has kind `unknown`, one whose inputs were not recorded an `Unknown`
@@ -92,6 +92,24 @@ def cost(call: AtenCall, inner: Sequence[AtenCall] | None = None) -> AtenCost:
     if name in ALLOCATIONS:
         return free("allocation")
     return _from_table(call, name, inner)
+
+
+#: Operators whose record is completed by the calls beneath: the size of an indexing result, the element type of a list, the
+#: rows of each group of a grouped product, whether a fused operator was made of others.
+_COMPLETED_BENEATH = frozenset(names(
+    "index index_put index_put_ _index_put_impl_ _unsafe_index _unsafe_index_put cat stack _grouped_mm _scaled_grouped_mm _fused_rms_norm "
+    "_fused_rms_norm_backward max_pool1d"
+))  # fmt: skip
+
+
+def needs_inner(name: str) -> bool:
+    """Return whether `cost` knows more about operator `name` when it is given the calls beneath it.
+
+    >>> needs_inner("aten::index"), needs_inner("aten::mm")
+    (True, False)
+    """
+    short = name.rpartition("::")[2]
+    return short in _COMPLETED_BENEATH or short.startswith("_foreach_")
 
 
 def _from_table(call: AtenCall, name: str, inner: Sequence[AtenCall] | None) -> AtenCost:
