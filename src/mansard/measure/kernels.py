@@ -19,11 +19,20 @@ import platform
 from collections.abc import Callable
 from typing import Any
 
-BLOCK_BYTES = 1024  # arrays are a multiple of this: the largest unrolled loop body, 16 vectors of 64 bytes
-VECTOR_BYTES = 64
-# Vectors per array in one loop body. More streams gain a little from a longer body; a single read stream must not be
-# spread over many load instructions, or the prefetchers, which go by the address of the load, lose it.
-UNROLL = {"read": 8, "write": 8, "copy": 16, "scale": 16, "add": 16, "triad": 16, "in_place": 16}
+BLOCK_BYTES = 1024  # arrays are a multiple of this, the largest unrolled loop body
+ALIGN_BYTES = 64  # of every array
+# (bytes of one vector, vectors per array in one loop body), the first for caches and streaming stores; ordinary stores
+# to DRAM try all. A single read stream must not be spread over many load instructions, or the prefetchers, which go by
+# the address of the load, lose it; two half-line stores fill a missing line faster than one whole-line store on Zen 5.
+SHAPES: dict[str, tuple[tuple[int, int], ...]] = {
+    "read": ((64, 8), (32, 4)),
+    "write": ((64, 8), (32, 4)),
+    "copy": ((64, 16), (32, 4)),
+    "scale": ((64, 16), (32, 4)),
+    "add": ((64, 16), (32, 4)),
+    "triad": ((64, 16), (32, 4)),
+    "in_place": ((64, 2), (32, 4)),
+}
 BARRIER_LIMIT_NS = 5_000_000_000
 ELEMENT_BITS = {"f32": 32, "f64": 64}
 
@@ -291,23 +300,25 @@ def clock_kernel() -> Kernel:
     return run
 
 
-def _memory_body(b: Any, ir: Any, mix: str, streaming: bool, pointers: list[Any], scale: Any, fma: Any) -> Any:
-    """Return the loop body of one memory mix: `UNROLL` vectors of 64 bytes per array and turn."""
-    vector = ir.VectorType(ir.FloatType(), VECTOR_BYTES // 4)
+def _memory_body(
+    b: Any, ir: Any, mix: str, shape: tuple[int, int], streaming: bool, pointers: list[Any], scale: Any, fma: Any
+) -> Any:
+    """Return the loop body of one memory mix: `shape` says the vector's bytes and how many of them per array."""
+    vector_bytes, count = shape
+    vector = ir.VectorType(ir.FloatType(), vector_bytes // 4)
     i64, byte = ir.IntType(64), ir.IntType(8)
     hint = b.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
     dst, first, second = pointers
-    count = UNROLL[mix]
 
     def at(base: Any, index: Any, k: int) -> Any:
-        offset = b.add(b.mul(index, ir.Constant(i64, count * VECTOR_BYTES)), ir.Constant(i64, k * VECTOR_BYTES))
+        offset = b.add(b.mul(index, ir.Constant(i64, count * vector_bytes)), ir.Constant(i64, k * vector_bytes))
         return b.bitcast(b.gep(base, [offset], source_etype=byte), vector.as_pointer())
 
     def load(base: Any, index: Any, k: int) -> Any:
-        return b.load(at(base, index, k), align=VECTOR_BYTES)
+        return b.load(at(base, index, k), align=vector_bytes)
 
     def store(value: Any, index: Any, k: int) -> None:
-        written = b.store(value, at(dst, index, k), align=VECTOR_BYTES)
+        written = b.store(value, at(dst, index, k), align=vector_bytes)
         if streaming:
             written.set_metadata("nontemporal", hint)
 
@@ -331,7 +342,7 @@ def _memory_body(b: Any, ir: Any, mix: str, streaming: bool, pointers: list[Any]
 
 
 @functools.cache
-def memory_kernel(mix: str, store: str) -> Kernel:
+def memory_kernel(mix: str, store: str, shape: tuple[int, int] | None = None) -> Kernel:
     """Return `run(flag, threads, times, dst, a, b, blocks, repeats, scale)` for one access mix.
 
     `dst`, `a`, `b` are addresses aligned to 64 bytes of arrays of `blocks` x `BLOCK_BYTES` bytes of f32:
@@ -341,6 +352,7 @@ def memory_kernel(mix: str, store: str) -> Kernel:
     Args:
         mix: One of `MIXES`.
         store: `regular`, or `streaming` for non-temporal stores.
+        shape: Bytes of one vector and vectors per array in one loop body; None takes the first of `SHAPES`.
     """
     from llvmlite import ir
     from numba import njit, types
@@ -348,10 +360,10 @@ def memory_kernel(mix: str, store: str) -> Kernel:
     from numba.extending import intrinsic
 
     now_ns, fence, meet = _tools()
-    lanes = VECTOR_BYTES // 4
+    vector_bytes, turns = shape or SHAPES[mix][0]
+    lanes = vector_bytes // 4
     vector = ir.VectorType(ir.FloatType(), lanes)
-    turns = UNROLL[mix]
-    per_block = BLOCK_BYTES // VECTOR_BYTES // turns
+    per_block = BLOCK_BYTES // vector_bytes // turns
 
     @intrinsic
     def sweeps(_context: Any, _dst: Any, _a: Any, _b: Any, _blocks: Any, _repeats: Any, _s: Any) -> Any:
@@ -359,7 +371,9 @@ def memory_kernel(mix: str, store: str) -> Kernel:
             kind = ir.FunctionType(vector, [vector] * 3)
             fma = cgutils.get_or_insert_function(b.module, kind, f"llvm.fma.v{lanes}f32")
             pointers = [b.inttoptr(x, ir.IntType(8).as_pointer()) for x in args[:3]]
-            body = _memory_body(b, ir, mix, store == "streaming", pointers, _splat(b, ir, vector, args[5]), fma)
+            body = _memory_body(
+                b, ir, mix, (vector_bytes, turns), store == "streaming", pointers, _splat(b, ir, vector, args[5]), fma
+            )
             zero = ir.Constant(vector, [0.0] * lanes)
             count = b.mul(args[3], ir.Constant(ir.IntType(64), per_block))
             sums = turns if mix == "read" else 0

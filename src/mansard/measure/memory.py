@@ -7,6 +7,7 @@ Bytes are counted as STREAM counts them: every touched array once; that a cache 
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -43,6 +44,7 @@ class Probe:
         level, mix, page, store, scope: As in `Resource` and `Ceiling`.
         working_set_bytes: All arrays of one thread together [B].
         repeats: Sweeps in one sample.
+        shape: Bytes of one vector and vectors per loop body of the kernel; None takes the first of `kernels.SHAPES`.
     """
 
     level: str
@@ -52,6 +54,7 @@ class Probe:
     scope: str
     working_set_bytes: int
     repeats: int = 1
+    shape: tuple[int, int] | None = None
 
     @property
     def array_bytes(self) -> int:
@@ -136,7 +139,7 @@ class Arena:
         """
         if audit:
             self._mark(probe)
-        kernel = kernels.memory_kernel(probe.mix, probe.store)
+        kernel = kernels.memory_kernel(probe.mix, probe.store, probe.shape)
         offsets, blocks = probe.offsets(), probe.array_bytes // kernels.BLOCK_BYTES
         factor = np.float32(1.0 if probe.mix == "in_place" else SCALE)
 
@@ -202,11 +205,21 @@ def dram_probes(scope: str, pages: Iterable[str], size_bytes: int) -> list[Probe
     """Return every sensible DRAM probe of a scope: each mix and page, streaming stores where there are plain stores."""
     probes = []
     for page in pages:
-        for mix in kernels.MIXES:
-            stores = ("regular", "streaming") if mix in kernels.STREAMING_MIXES else ("regular",)
+        for mix, shapes in kernels.SHAPES.items():
+            kinds: list[tuple[str, tuple[int, int]]] = [("regular", shape) for shape in shapes]
+            if mix in kernels.STREAMING_MIXES:
+                kinds.append(("streaming", shapes[0]))
             probes += [
-                Probe(level="dram", mix=mix, page=page, store=s, scope=scope, working_set_bytes=size_bytes)
-                for s in stores
+                Probe(
+                    level="dram",
+                    mix=mix,
+                    page=page,
+                    store=store,
+                    scope=scope,
+                    working_set_bytes=size_bytes,
+                    shape=shape,
+                )
+                for store, shape in kinds
             ]
     return probes
 
@@ -219,17 +232,7 @@ def cache_probes(scope: str, page: str, caches: Sequence[Cache], cpus: Sequence[
             for mix in kernels.MIXES:
                 one = Probe(level=f"l{level}", mix=mix, page=page, store="regular", scope=scope, working_set_bytes=size)
                 repeats = max(1, round(CACHE_SAMPLE_BYTES / kernels.counted_bytes(mix, one.array_bytes)))
-                probes.append(
-                    Probe(
-                        level=one.level,
-                        mix=mix,
-                        page=page,
-                        store="regular",
-                        scope=scope,
-                        working_set_bytes=size,
-                        repeats=repeats,
-                    )
-                )
+                probes.append(dataclasses.replace(one, repeats=repeats))
     return probes
 
 
@@ -239,16 +242,7 @@ def working_set_curve(arena: Arena) -> list[dict[str, float]]:
     size, step = 8 * 2**10, 0
     while size <= arena.size_bytes:
         probe = Probe(level="", mix="read", page=arena.page, store="regular", scope="core", working_set_bytes=size)
-        repeats = max(1, round(CACHE_SAMPLE_BYTES / probe.array_bytes))
-        probe = Probe(
-            level="",
-            mix="read",
-            page=arena.page,
-            store="regular",
-            scope="core",
-            working_set_bytes=size,
-            repeats=repeats,
-        )
+        probe = dataclasses.replace(probe, repeats=max(1, round(CACHE_SAMPLE_BYTES / probe.array_bytes)))
         points.append({"working_set_bytes": float(probe.array_bytes), "bytes_per_s": float(arena.run(probe, 3).max())})
         step += 1
         size = int(8 * 2**10 * 2 ** (step / 2)) // ALIGN_BYTES * ALIGN_BYTES
@@ -345,16 +339,7 @@ def measure_memory(
 
 def as_node(ceiling: Ceiling) -> Ceiling:
     """Return a ceiling of the only core as that of the node."""
-    return Ceiling(
-        resource=ceiling.resource,
-        value=ceiling.value,
-        unit=ceiling.unit,
-        kind=ceiling.kind,
-        scope="node",
-        ci95=ceiling.ci95,
-        conditions=ceiling.conditions,
-        source=ceiling.source,
-    )
+    return dataclasses.replace(ceiling, scope="node")
 
 
 def _probes(scope: str, team: Team, pages: Sequence[str], caches: Sequence[Cache], size: int) -> list[Probe]:
@@ -399,6 +384,7 @@ def _ceilings(
             "threads": threads,
             "working_set_bytes": float(probe.working_set_bytes * threads),
             "sample_bytes": (probe.sample_bytes(threads) if probe.mix != "fresh" else float(FRESH_BYTES * threads)),
+            "kernel_shape": list(probe.shape or kernels.SHAPES.get(probe.mix, kernels.SHAPES["write"])[0]),
             **found.conditions(),
         }
         ceiling = Ceiling(

@@ -67,7 +67,7 @@ def _dram(ceilings: Ceilings, team: Team, seconds: float) -> dict[str, float]:
     resource = best.resource
     one = Probe(
         level="dram", mix=str(resource.mix), page=str(resource.page), store=str(resource.store), scope="node",
-        working_set_bytes=size,
+        working_set_bytes=size, shape=_shape(best),
     )  # fmt: skip
     arena = Arena(team, one.page, size)
     rates = [*arena.run(one, 2)]
@@ -75,6 +75,11 @@ def _dram(ceilings: Ceilings, team: Team, seconds: float) -> dict[str, float]:
     while time.perf_counter() < end:
         rates.extend(arena.run(one, 3))
     return {"dram_bytes_per_s": float(np.median(rates))}
+
+
+def _shape(ceiling: Ceiling) -> tuple[int, int] | None:
+    shape = ceiling.conditions.get("kernel_shape")
+    return (int(shape[0]), int(shape[1])) if shape else None
 
 
 def _vector(ceilings: Ceilings, team: Team, seconds: float) -> dict[str, float]:
