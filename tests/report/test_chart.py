@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from mansard.core import is_known
-from mansard.report.chart import roofline
+from mansard.report.chart import roofline, used_ceilings
 from mansard.report.text import clean, percent_shares, receipt_rows, shorten
 from mansard.report.textplot import draw
 
@@ -48,6 +48,7 @@ def test_axes_hold_ridges_and_points(sample) -> None:
     chart = roofline(sample)
     low, high = chart.x_range
     assert all(low < p.flop_per_byte < high for p in chart.points)
+    assert len(chart.ridges) == 4
     assert all(low < x < high for x in chart.ridges.values())
     assert chart.y_range[1] > 429e9
     assert chart.lane is not None
@@ -122,3 +123,34 @@ def test_small_outliers_do_not_flatten_the_chart(sample) -> None:
     )
     many = roofline(dataclasses.replace(sample, operators=parts))
     assert all(many.y_range[0] <= p.flop_per_s <= many.y_range[1] for p in many.points)
+
+
+def test_one_main_line_of_each_sort(sample) -> None:
+    """More figures for DRAM: the one that operators were judged against stands for the level, the others wait."""
+    dram = next(c for c in sample.ceilings if c.resource.level == "dram")
+    more = [
+        dataclasses.replace(dram, resource=dataclasses.replace(dram.resource, mix="read"), value=41e9),
+        dataclasses.replace(dram, resource=dataclasses.replace(dram.resource, mix="fresh"), value=1.5e9),
+        dataclasses.replace(dram, value=30e9),
+        dataclasses.replace(dram, scope="core", value=25e9),
+    ]
+    chart = roofline(dataclasses.replace(sample, ceilings=(*sample.ceilings, *more)))
+    lines = [line for line in chart.lines if line.ceiling.resource.level == "dram"]
+    assert len(lines) == 5
+    assert [line.ceiling.value for line in lines if line.main] == [36.2e9]
+    assert [line.ceiling.value for line in lines if line.used] == [36.2e9]
+    assert [line.ceiling.value for line in lines if line.shown] == [36.2e9]
+    # Nothing was judged against DRAM: then the best mix stands for it, never the one into new pages.
+    idle = roofline(dataclasses.replace(sample, operators=(), ceilings=(*sample.ceilings, *more)))
+    lines = [line for line in idle.lines if line.ceiling.resource.level == "dram"]
+    assert [line.ceiling.value for line in lines if line.main] == [41e9]
+
+
+def test_ceilings_that_only_share_a_name_are_not_used(sample) -> None:
+    f32 = sample.ceilings[0]
+    twin = dataclasses.replace(f32, value=99e9, scope="core")
+    diagnosis = dataclasses.replace(sample, ceilings=(*sample.ceilings, twin))
+    used = used_ceilings(diagnosis)
+    assert len(sample.ceilings) not in used
+    # 12 matrix and attention rows are limited by f32 matrix at 205 GFLOP/s
+    assert used[0] == pytest.approx(sum(o.time_s for o in sample.operators if o.limiting_ceiling == "f32 matrix"))

@@ -296,3 +296,20 @@ def test_hostile_names_are_shown_and_never_run(hostile_page, browser, root_attri
     assert "\\x1b[31mred" in body
     assert "K" * 2000 not in body
     assert "{{ 7 * 7 }}" in body
+
+
+def test_all_ceilings_can_be_shown(sample, browser, root_attribute) -> None:
+    dram = next(c for c in sample.ceilings if c.resource.level == "dram")
+    more = tuple(dataclasses.replace(dram, value=dram.value * (0.4 + 0.05 * i)) for i in range(8))
+    page = render(dataclasses.replace(sample, ceilings=(*sample.ceilings, *more)))
+    assert "8 more (other access mixes" in page
+    probe = """
+      var d = document.documentElement.dataset, gd = document.getElementById('roofline'), b = document.getElementById('all-ceilings');
+      function seen() { return gd.data.filter(function (t) { return t.meta === 'ceiling' && t.visible !== false; }).length; }
+      d.first = seen(); d.text = b.textContent; b.click(); d.then = seen(); d.pressed = b.getAttribute('aria-pressed');
+    """
+    dom = browser.dom(page, probe)
+    assert root_attribute(dom, "failed") is None
+    assert (root_attribute(dom, "first"), root_attribute(dom, "then")) == ("7", "15")
+    assert root_attribute(dom, "text") == "Show all 15 ceilings"
+    assert root_attribute(dom, "pressed") == "true"

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     },
 )
 @click.option("-m", "as_module", is_flag=True, help="PROGRAM is a module name, as with `python -m`.")
-@click.option("--json", "as_json", is_flag=True, help="Print the document alone on stdout; the program's stdout goes to stderr.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the document alone on stdout; the program's stdout goes to stderr."
+)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the JSON document to a file.")
 @click.option("--report", type=click.Path(path_type=Path), help="Write a self-contained HTML report to a file.")
 @click.option("--ceilings", "ceilings_file", type=click.Path(path_type=Path), help="Judge against this ceilings.json.")
@@ -81,7 +83,9 @@ def command(
     before = _probe(ceilings) if ceilings_file is None else {}
     scratch = Path(tempfile.mkdtemp(prefix="mansard-"))
     try:
-        recording = record([program, *args], module=as_module, directory=scratch, stdout=sys.stderr if as_json else None)
+        recording = record(
+            [program, *args], module=as_module, directory=scratch, stdout=sys.stderr if as_json else None
+        )
         if keep is not None:
             shutil.rmtree(keep, ignore_errors=True)
             shutil.copytree(scratch, keep)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mansard.core import Area, Ceiling, Kind, is_known
@@ -192,9 +192,7 @@ def roofline(diagnosis: Diagnosis) -> Roofline:
         if i not in placed and is_known(row.flop) and row.flop == 0 and is_known(row.bytes) and row.bytes > 0
         and row.time_s > 0
     }  # fmt: skip
-    x_low, x_high = _x_range(
-        [n for n in lines if n.used] or [n for n in lines if n.main], [x for x, _ in placed.values()]
-    )
+    x_low, x_high = _x_range([n for n in lines if n.main], [x for x, _ in placed.values()])
     lane = None
     if waiting:
         lane = x_low / LANE_WIDTH**0.5
@@ -220,13 +218,15 @@ def roofline(diagnosis: Diagnosis) -> Roofline:
     )
 
 
-def _x_range(lines: Iterable[Line], xs: list[float]) -> tuple[float, float]:
-    """Return a range that holds every point and every ridge with room on both sides [FLOP/B]."""
+def _x_range(lines: Sequence[Line], xs: list[float]) -> tuple[float, float]:
+    """Return a range that holds every point and the ridges of the roofs that were used, with room at both ends [FLOP/B]."""
     slopes = [line.ceiling.value for line in lines if line.slanted]
-    roofs = [line.ceiling.value for line in lines if not line.slanted]
+    roofs = [line for line in lines if not line.slanted]
+    # The ridges of roofs that judged nothing do not stretch the chart.
+    tops = [line.ceiling.value for line in [n for n in roofs if n.used] or roofs]
     spots = [x for x in xs if x > 0]
-    if slopes and roofs:
-        spots += [min(roofs) / max(slopes), max(roofs) / min(slopes)]
+    if slopes and tops:
+        spots += [min(tops) / max(slopes), max(tops) / min(slopes)]
     if not spots:
         return 0.1, 100.0
     return min(spots) / 2.5, max(spots) * 5.0

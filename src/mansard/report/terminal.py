@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
@@ -230,8 +231,9 @@ _LEFT = ("bound", "part", "ceiling")
 _LEAST_NAME, _MOST_NAME = 12, 60
 
 
-def _brief(name: str, limit: int) -> str:
-    """Return the name without the namespace that most operators share, where it would have to be cut."""
+def _brief(row: OperatorRow, limit: int, repeated: bool) -> str:
+    """Return the name, with the shapes where several rows share it, without the common namespace where space is short."""
+    name = f"{row.name} {row.shapes}".rstrip() if repeated else row.name
     return name if len(name) <= limit else name.removeprefix("aten::")
 
 
@@ -299,9 +301,10 @@ def _operators(page: _Page, d: Diagnosis) -> None:
     table.add_column("name", width=name_width, no_wrap=True, overflow="crop")
     for title, width in widths.items():
         table.add_column(title, width=width, justify="left" if title in _LEFT else "right", no_wrap=True)
+    names = Counter(row.name for row in d.operators)
     for row, texts in zip(shown, cells, strict=True):
         style = _STYLES[row.bound.value]
-        name = page.short(_brief(row.name, name_width), name_width)
+        name = page.short(_brief(row, name_width, names[row.name] > 1), name_width)
         table.add_row(Text(name), *(Text(texts[c], style=style if c == "bound" else "") for c in widths))
     for title, texts in summed:
         table.add_row(title, *(Text(texts.get(c, "")) for c in widths), style="dim")
@@ -349,11 +352,14 @@ def _receipt(page: _Page, d: Diagnosis) -> None:
         more = f"; {len(used) - limit} more in --json and the report" if len(used) > limit else ""
         words = "; ".join(ceiling_text(c) for c in used[:limit])
         page.wrapped(page.clean(words + more), first="  judged against: ", rest="    ")
-    rows = receipt_rows(d.receipt, limit=200 if page.verbose else 60)
+    rows = receipt_rows(d.receipt, limit=200 if page.verbose else 1000)
     if page.verbose:
         for name, value in rows:
             page.wrapped(page.clean(value), first=f"  {page.short(name, 40)}: ", rest="      ", lines=6)
     elif rows:
+        # The peak first, then what is said in one word; the machine's details are for --verbose, the report and --json.
+        rows.sort(key=lambda row: (not row[0].startswith(("peak", "mfu_peak.label")), "." in row[0]))
+        rows = [(name, value) for name, value in rows if value]
         joined = "; ".join(f"{page.short(name, 40)}: {page.short(value, 160)}" for name, value in rows)
         page.wrapped(joined, rest="    ", lines=5)
     elif not used:

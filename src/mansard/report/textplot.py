@@ -11,6 +11,7 @@ from mansard.report.text import ceiling_value, clean, intensity, shorten
 _BRAILLE = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 _MARKS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _GUTTER = 12
+_MOST_ROOFS = 3
 
 
 class _Canvas:
@@ -74,7 +75,7 @@ def draw(chart: Roofline, *, width: int, height: int = 12, ascii_only: bool = Fa
         row = round((1.0 - up) * (height - 1))
         shifts = sorted(range(-canvas.columns, canvas.columns), key=lambda s: (abs(s), -s))
         any(canvas.put(column + shift, row, mark) for shift in shifts)
-    for line in (n for n in chart.lines if n.main):
+    for line in _drawn(chart):
         _trace(canvas, chart, line)
     return [*_framed(canvas, chart), *_legend(chart, named, width, ascii_only=ascii_only)]
 
@@ -82,14 +83,24 @@ def draw(chart: Roofline, *, width: int, height: int = 12, ascii_only: bool = Fa
 def _trace(canvas: _Canvas, chart: Roofline, line: Line) -> None:
     """Draw one ceiling; a memory line ends at the highest roof, a roof starts at its leftmost ridge."""
     steps = canvas.columns * canvas.fine[0] * 2
-    slopes = [other.ceiling.value for other in chart.lines if other.main and other.slanted]
+    slopes = [other.ceiling.value for other in _drawn(chart) if other.slanted]
+    roof = max((other.ceiling.value for other in _drawn(chart) if not other.slanted), default=0.0)
     for step in range(steps + 1):
         across = step / steps
         x = 10 ** (math.log10(chart.x_range[0]) + across * (math.log10(chart.x_range[1] / chart.x_range[0])))
         y = line.flop_per_s(x)
-        hidden = y > chart.roof > 0 if line.slanted else bool(slopes) and y > max(slopes) * x
+        hidden = y > roof > 0 if line.slanted else bool(slopes) and y > max(slopes) * x
         if not hidden:
             canvas.dot(across, _across(y, *chart.y_range), sparse=not line.used)
+
+
+def _drawn(chart: Roofline) -> list[Line]:
+    """Return one line of each memory level, and the roofs: all of them where they are few, else those that were used."""
+    main = [line for line in chart.lines if line.main]
+    roofs = [line for line in main if not line.slanted]
+    used = [line for line in roofs if line.used]
+    shown = roofs if len(roofs) <= _MOST_ROOFS or not used else used
+    return [line for line in main if line.slanted or line in shown]
 
 
 def _named(chart: Roofline, points: int) -> tuple[Point, ...]:
@@ -102,7 +113,7 @@ def _named(chart: Roofline, points: int) -> tuple[Point, ...]:
 
 def _roof_labels(canvas: _Canvas, chart: Roofline) -> None:
     """Write the names of the roofs at the right end, in the order of their height."""
-    roofs = [line for line in reversed(chart.lines) if line.main and not line.slanted]
+    roofs = [line for line in reversed(_drawn(chart)) if not line.slanted]
     row = -1
     for line in roofs:
         text = f" {line.ceiling.resource.label} {ceiling_value(line.ceiling.value, line.ceiling.unit)}"

@@ -112,7 +112,8 @@ class View:
         causal = "matrix work"
         if is_known(full) and is_known(self.d.flop_per_step) and full > self.d.flop_per_step * 1.0005:
             causal = f"matrix work, causal attention halved; {format_flop(full)} counted in full"
-        share_note = f"of {self._line(v.limiting_ceiling or 'no ceiling')}"
+        named = any(c.resource.label == v.limiting_ceiling for c in self.d.ceilings)
+        share_note = f"{'of' if named else 'limit:'} {self._line(v.limiting_ceiling or 'no ceiling')}"
         share_note += f", for {format_ratio(v.time_share)} of the step"
         return [
             ("Step", format_s(s.median_s), f"median of {s.count} step{plural}, 95 % in {low} to {high}; {overhead}"),

@@ -108,9 +108,13 @@ var mansardChart = (function () {
     });
     // Memory lines: names along the slope, near the lower left.
     var angle = -Math.atan2(s.h / (s.yr[1] - s.yr[0]), s.w / (s.xr[1] - s.xr[0]));
+    var before = null;
     data.lines.filter(function (l) { return l.main && l.slanted; }).forEach(function (line) {
       var length = line.short.length * size * .54, start = data.lane ? s.px(data.lane) + 26 : 8;
       var y0 = s.py(line.value * Math.pow(10, s.x(start)));
+      // Lines that run close together carry their names one after the other.
+      if (before && before.y - y0 < 15 / Math.cos(angle)) { start = before.end + 14; y0 = s.py(line.value * Math.pow(10, s.x(start))); }
+      before = { y: s.py(line.value * Math.pow(10, s.x(data.lane ? s.px(data.lane) + 26 : 8))), end: start + Math.cos(angle) * length };
       if (y0 > s.h - 6) { start += (y0 - s.h + 6) / Math.tan(-angle); y0 = s.h - 6; }
       var cx = start + Math.cos(angle) * length / 2, cy = y0 + Math.sin(angle) * length / 2;
       if (cx > s.w || cy < 8) { return; }

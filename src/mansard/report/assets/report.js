@@ -21,7 +21,8 @@
     payload.fields.point.forEach(function (key, k) { p[key] = point[k]; });
     return p;
   });
-  var ops = payload.operators = decode();
+  var ops = payload.operators = decode(), names = Object.create(null);
+  ops.forEach(function (o) { names[o.name] = (names[o.name] || 0) + 1; });
   var COLUMNS = [
     { key: "name", title: "operator", text: true }, { key: "calls", title: "calls" }, { key: "time", title: "time" }, { key: "step", title: "of step" },
     { key: "flop", title: "FLOP" }, { key: "bytes", title: "bytes" }, { key: "fpb", title: "FLOP/byte" }, { key: "bound", title: "bound", text: true },
@@ -74,7 +75,8 @@
   }
   function line(o) {
     var tr = make("tr", { class: "row", "data-index": o.i }), th = make("th", { scope: "row", class: "text name" });
-    var button = make("button", { type: "button", class: "open code", "aria-expanded": "false", title: o.name }, o.name);
+    var button = make("button", { type: "button", class: "open code", "aria-expanded": "false", title: o.name + (o.shapes ? "\n" + o.shapes : "") }, o.name);
+    if (names[o.name] > 1 && o.shapes) { button.appendChild(make("span", { class: "shape" }, " " + o.shapes)); }
     button.addEventListener("click", function () { toggle(o, tr, button); });
     th.appendChild(button);
     tr.appendChild(th);
