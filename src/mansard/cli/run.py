@@ -137,7 +137,8 @@ def _print(diagnosis: Diagnosis, verbose: bool) -> None:
 
     width = max(60, min(160, shutil.get_terminal_size((80, 24)).columns))
     color = sys.stderr.isatty() and "NO_COLOR" not in os.environ
-    sys.stderr.write(render(diagnosis, width=width, color=color, verbose=verbose))
+    encoding = sys.stderr.encoding or "utf-8"
+    sys.stderr.write(render(diagnosis, width=width, color=color, verbose=verbose, encoding=encoding))
     sys.stderr.flush()
 
 
