@@ -39,9 +39,11 @@ def load(backend: str, threads: int) -> Backend:
         from mansard.measure.backends.with_torch import TorchBackend
 
         return TorchBackend(threads)
-    from mansard.measure.backends.with_jax import JaxBackend
+    if backend == "jax":
+        from mansard.measure.backends.with_jax import JaxBackend
 
-    return JaxBackend(threads)
+        return JaxBackend(threads)
+    raise ValueError(f"unknown backend {backend!r}")
 
 
 def timed(case: Case, count: int) -> float:
