@@ -27,6 +27,7 @@ from mansard.measure.frameworks import (
 )
 from mansard.measure.machine import choose_cpus, describe
 from mansard.measure.probe import reference
+from mansard.measure.suite import lift_to_node
 from mansard.measure.worker import answer, predict, prepare_gemm
 
 
@@ -318,3 +319,37 @@ def test_quiet_says_nothing_on_stderr(quick):
 
 def test_an_unknown_group_is_a_usage_error():
     assert CliRunner().invoke(command, ["--only", "gpu"]).exit_code == 2
+
+
+def test_a_disturbed_measurement_does_not_replace_a_quiet_one(quick, tmp_path):
+    quiet, busy = (
+        some_ceilings(foreign_load={"memory": 0.01}),
+        some_ceilings(foreign_load={"memory": 0.6, "vector": 0.1}),
+    )
+    assert store.foreign_load(busy) == 0.6
+    assert not store.worth_keeping(busy, quiet)
+    assert store.worth_keeping(quiet, busy)
+    assert store.worth_keeping(busy, None)
+    assert store.worth_keeping(some_ceilings(foreign_load={"memory": 0.07}), quiet)
+
+
+def test_a_kept_file_survives_a_busy_run(quick, monkeypatch, tmp_path):
+    path = measure_room.save(some_ceilings(foreign_load={"memory": 0.0}))
+    before = path.read_text()
+    monkeypatch.setattr(measure_room, "measure", lambda *_a, **_k: some_ceilings(foreign_load={"memory": 0.9}))
+    assert "not kept" in CliRunner().invoke(command, []).stderr
+    assert path.read_text() == before
+    assert "kept as" in CliRunner().invoke(command, ["--force"]).stderr
+    assert path.read_text() != before
+
+
+def test_a_node_is_never_below_its_core():
+    def read(value, scope):
+        return Ceiling(
+            resource=Resource(area=Area.MEMORY, level="dram", mix="read"), value=value, unit="B/s", kind=Kind.MEASURED,
+            scope=scope, conditions={"threads": 1 if scope == "core" else 2},
+        )  # fmt: skip
+
+    lifted = lift_to_node([read(40e9, "core"), read(30e9, "node")])
+    assert [(c.scope, c.value, c.conditions["from_scope"]) for c in lifted] == [("node", 40e9, "core")]
+    assert lift_to_node([read(40e9, "core"), read(50e9, "node")]) == []

@@ -23,7 +23,7 @@ FILE_NAME = "ceilings.json"
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, file_okay=False), help=f"Also write {FILE_NAME} into this folder."
 )
-@click.option("--force", is_flag=True, help=f"Replace {FILE_NAME} if it exists.")
+@click.option("--force", is_flag=True, help=f"Replace {FILE_NAME} and what is kept.")
 @click.option("--json", "as_json", is_flag=True, help="Print the ceilings document alone.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no closing lines.")
 def command(
@@ -47,8 +47,8 @@ def command(
     """
     from mansard.core.document import dumps
     from mansard.core.errors import UndecidedError, UsageError
-    from mansard.measure import document, measure, save
-    from mansard.measure.store import write_text
+    from mansard.measure import document, load_cached, measure, save
+    from mansard.measure.store import worth_keeping, write_text
     from mansard.report.ceilings_table import show
 
     target = output / FILE_NAME if output is not None else None
@@ -61,8 +61,14 @@ def command(
     text = dumps(document(ceilings))
     if target is not None:
         write_text(target, text)
-    # A partial measurement must not hide a complete one that `run` would find.
-    kept = None if only else save(ceilings)
+    # A partial or disturbed measurement must not hide a better one that `run` would find.
+    old = None if only or force else load_cached(threads=threads)
+    if only:
+        kept = "not kept for `mansard run`: --only measures a part; leave it out for that"
+    elif worth_keeping(ceilings, old):
+        kept = f"kept as {save(ceilings)}"
+    else:
+        kept = "not kept: the figures kept before were taken with less foreign load; --force replaces them"
     if as_json:
         click.echo(text, nl=False)
     else:
@@ -71,10 +77,7 @@ def command(
         _findings(ceilings)
         if target is not None:
             click.echo(f"wrote {target}", err=True)
-        click.echo(
-            f"kept as {kept}" if kept else "not kept for `mansard run`: --only measures a part; leave it out for that",
-            err=True,
-        )
+        click.echo(kept, err=True)
     return 0
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,7 @@ from mansard.measure.team import Team
 SCALE = 0.5
 CACHES_BELOW_DRAM = 12.0  # working set of a DRAM probe over the last-level cache: 3 arrays of 4 times it
 LEAST_DRAM_BYTES = 192 * 2**20
+LIMIT_S = 20.0  # no new round after this: a busy machine makes fewer windows, not a longer wait
 SHARE_OF_FREE_MEMORY = 0.05  # of MemAvailable, for one working set; four exist at a time
 FRESH_BYTES = 64 * 2**20
 CACHE_SAMPLE_BYTES = 128e6  # traffic of one sample of a cache probe: about a millisecond
@@ -317,7 +319,10 @@ def measure_memory(
         result.findings += _page_findings(arenas)
         jobs = [p for scope, team in teams.items() for p in _probes(scope, team, pages, caches, size)]
         order = random.Random(1)
+        begin = time.monotonic()
         for turn in range(rounds):
+            if turn and time.monotonic() - begin > LIMIT_S:
+                break
             order.shuffle(jobs)
             for number, probe in enumerate(jobs):
                 rates.setdefault(probe, []).append(_run(probe, arenas, teams, samples, audit=turn == 0))

@@ -16,6 +16,7 @@ from mansard.core.errors import InputError
 from mansard.measure.machine import choose_cpus, describe, fingerprint
 
 SCHEMA = "ceilings/1"
+BUSY_RATIO = 0.08  # foreign load above which a figure is only a lower bound
 DIRECTORY_VARIABLE = "MANSARD_CACHE_DIR"
 
 
@@ -78,6 +79,19 @@ def save(ceilings: Ceilings, *, directory: Path | None = None) -> Path:
     path = cache_path(ceilings.machine, directory)
     write_text(path, dumps(document(ceilings)))
     return path
+
+
+def foreign_load(ceilings: Ceilings) -> float:
+    """Return the highest foreign load of any group while these ceilings were measured [ratio]."""
+    return max((float(x) for x in ceilings.machine.get("foreign_load", {}).values()), default=0.0)
+
+
+def worth_keeping(new: Ceilings, old: Ceilings | None) -> bool:
+    """Return whether new ceilings should take the place of the kept ones.
+
+    Figures taken on a busy machine are lower bounds; they never replace quieter ones.
+    """
+    return old is None or foreign_load(new) <= max(BUSY_RATIO, foreign_load(old))
 
 
 def load_cached(*, threads: int | None = None, directory: Path | None = None) -> Ceilings | None:

@@ -7,7 +7,7 @@ import datetime
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mansard.core.ceilings import Ceiling, Ceilings
+from mansard.core.ceilings import Area, Ceiling, Ceilings, Resource
 from mansard.core.errors import UsageError
 from mansard.measure import kernels
 from mansard.measure.frameworks import BACKENDS, installed, measure_frameworks
@@ -15,11 +15,11 @@ from mansard.measure.load import LoadWindow
 from mansard.measure.machine import choose_cpus, describe, huge_page_policy, meminfo, memory_levels, read_caches
 from mansard.measure.memory import dram_bytes, measure_memory
 from mansard.measure.plain import measure_plain_memory
+from mansard.measure.store import BUSY_RATIO
 from mansard.measure.vector import measure_vector
 
 SUITES = ("quick",)
 GROUPS = ("vector", "memory", "matrix", "special", "latency")
-BUSY_RATIO = 0.08  # foreign load above which a figure is only a lower bound
 # Share of the whole time each group takes, for the progress line.
 SHARES = {"vector": 0.06, "memory": 0.34, "matrix": 0.4, "special": 0.15, "latency": 0.05}
 
@@ -70,6 +70,25 @@ def measure(
         run.frameworks(names, framework_groups)
     run.say("done", 1.0)
     return run.result(suite, groups)
+
+
+def lift_to_node(ceilings: Sequence[Ceiling]) -> list[Ceiling]:
+    """Return node ceilings taken from one core, for resources where the team did not reach what one core did.
+
+    A node can do at least what one of its cores does; where a busy machine made the team slower than its first member,
+    the core's figure is the better lower bound, and its conditions say where it comes from.
+    """
+    best: dict[str, dict[Resource, Ceiling]] = {"core": {}, "node": {}}
+    for c in ceilings:
+        if c.resource.area is not Area.LATENCY and c.scope in best:
+            held = best[c.scope].get(c.resource)
+            if held is None or c.value > held.value:
+                best[c.scope][c.resource] = c
+    return [
+        dataclasses.replace(c, scope="node", conditions={**c.conditions, "from_scope": "core"})
+        for resource, c in best["core"].items()
+        if resource in best["node"] and c.value > best["node"][resource].value
+    ]
 
 
 def _chosen(suite: str, only: Sequence[str] | None, backends: Sequence[str] | None) -> tuple[str, ...]:
@@ -167,6 +186,14 @@ class _Run:
 
     def result(self, suite: str, groups: Sequence[str]) -> Ceilings:
         """Return the finished record."""
+        lifted = lift_to_node(self.ceilings)
+        if lifted:
+            names = sorted({c.resource.label for c in lifted})
+            shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            self.find(
+                "team_below_core",
+                f"{len(self.cpus)} threads did not reach what one core did for {shown}: the figure of one core stands",
+            )
         machine = {
             **self.environment,
             "suite": suite,
@@ -178,5 +205,5 @@ class _Run:
             "findings": self.findings,
         }
         return Ceilings(
-            ceilings=tuple(self.ceilings), levels=self.levels, machine=machine, fits=[], curves=self.curves
+            ceilings=(*self.ceilings, *lifted), levels=self.levels, machine=machine, fits=[], curves=self.curves
         )  # fmt: skip
