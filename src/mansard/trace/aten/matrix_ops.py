@@ -186,7 +186,7 @@ def _linear(args: Arguments, x: Tensor, w: Tensor, bias: Tensor | None) -> AtenC
 def packed_weight(args: Arguments) -> AtenCost:
     """Quantised layers whose weight is an opaque packed object."""
     return not_known(
-        "gemm" if "linear" in args.base else "convolution",
+        "convolution" if args.base.startswith("conv") else "gemm",
         f"{args.call.name}: the shape of the packed weight is not recorded",
         "the shape of the layer",
     )
@@ -286,7 +286,7 @@ HANDLERS: dict[str, Handler] = {
     "_weight_int8pack_mm": weight_int8pack_mm, "_weight_int4pack_mm": weight_int4pack_mm,
     "_weight_int4pack_mm_for_cpu": weight_int4pack_mm, "mkldnn_linear": linear_pointwise, "_linear_pointwise": linear_pointwise,
     "_mkl_linear": mkl_linear, "_grouped_mm": grouped_mm, "_scaled_grouped_mm": grouped_mm, "_trilinear": trilinear,
-    **dict.fromkeys(("linear_dynamic", "linear_relu", "linear_relu_dynamic", "linear_dynamic_fp16", "_dyn_quant_matmul_4bit"), packed_weight),
+    "_dyn_quant_matmul_4bit": packed_weight,
     **dict.fromkeys(("qlinear_pointwise", "qlinear_prepack"), quantised_product),
     **dict.fromkeys(
         ("linalg_qr", "_linalg_svd", "linalg_svd", "_linalg_eigh", "linalg_eigh", "linalg_eig", "linalg_lu", "linalg_lu_factor_ex",

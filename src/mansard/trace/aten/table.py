@@ -116,6 +116,10 @@ def _from_table(call: AtenCall, name: str, inner: Sequence[AtenCall] | None) -> 
     """Find the function for `name`, with or without the underscore of in-place variants, and ask it."""
     base = name if name in HANDLERS else name.removesuffix("_")
     handler = HANDLERS.get(base)
+    if call.name.startswith("quantized::"):
+        if not name.startswith(("linear", "conv")):
+            return _unknown(call)
+        handler = matrix_ops.packed_weight
     if handler is None and name.startswith("_foreach_"):
         handler = optimizer_ops.foreach
     if handler is None:
