@@ -73,7 +73,7 @@ class AtenCall:
             shapes=tuple(shapes),
             dtypes=tuple(kinds),
             strides=tuple(strides),
-            values=tuple("" if isinstance(x, list) else str(x) for x in args.get("Concrete Inputs", ())),
+            values=tuple("" if isinstance(x, list | tuple) else str(x) for x in args.get("Concrete Inputs", ())),
         )
 
 
