@@ -35,6 +35,7 @@ class Window:
         files: File names by framework.
         minor_faults: Page faults served without disk inside it.
         complete: Whether it ended where the recorder wanted, at the end of a step.
+        at_mark: Whether it began at a mark, which then lies just before its start.
     """
 
     kind: str
@@ -44,6 +45,7 @@ class Window:
     files: Mapping[str, Sequence[str]]
     minor_faults: int
     complete: bool
+    at_mark: bool
 
 
 def windows_of(meta: Mapping[str, Any]) -> tuple[Window, ...]:
@@ -57,6 +59,7 @@ def windows_of(meta: Mapping[str, Any]) -> tuple[Window, ...]:
             files=w["files"],
             minor_faults=int(w["rusage_end"]["minor_faults"] - w["rusage_start"]["minor_faults"]),
             complete=bool(w["complete"]),
+            at_mark=bool(w.get("at_mark")),
         )
         for w in meta["windows"]
         if w["end_ns"] is not None
@@ -112,7 +115,7 @@ def find_steps(
     profiled = [w for w in windows if w.kind == "profiled"]
     by_kind = _marks(meta)
     spans = _annotated(annotations)
-    if len(spans) >= _MIN_STEPS:
+    if spans:
         return _finish(meta, windows, by_kind, spans, compile_ns, "marker", "one annotated step")
     for kind in ("marker", "optimizer"):
         marks = by_kind.get(kind, [])
@@ -180,12 +183,18 @@ def _between(marks: Sequence[Mark], windows: Sequence[Window]) -> list[tuple[int
     """Return the spans between neighbouring marks of one window."""
     out = []
     for window in windows:
-        inside = [m[0] for m in marks if window.start_ns - _EDGE_NS <= m[0] <= window.end_ns]
-        out += [(a, b) for a, b in pairwise(inside) if b > a]
+        out += [(a[0], b[0]) for a, b in pairwise(_within(marks, window)) if b[0] > a[0]]
     return out
 
 
-_EDGE_NS = 2_000_000_000  # the mark at which a window was opened lies before its start by the time that takes
+def _within(marks: Sequence[Mark], window: Window) -> list[Mark]:
+    """Return the marks of a window, the one that opened it among them, moved to the window's start."""
+    inside = [m for m in marks if window.start_ns < m[0] <= window.end_ns]
+    before = [m for m in marks if m[0] <= window.start_ns]
+    if window.at_mark and before:
+        opening = before[-1]
+        inside.insert(0, (window.start_ns, opening[1], opening[2], opening[3]))
+    return inside
 
 
 def _annotated(annotations: Iterable[tuple[str, int, int]]) -> list[tuple[int, int]]:
@@ -195,13 +204,14 @@ def _annotated(annotations: Iterable[tuple[str, int, int]]) -> list[tuple[int, i
         if _STEP_NAME.match(name) and not name.startswith("Optimizer."):
             groups.setdefault(_NUMBER.sub("", name), []).append((start, end))
     best: list[tuple[int, int]] = []
-    for ranges in groups.values():
+    sure = False  # the profiler's own name for a step counts even once
+    for name, ranges in groups.items():
         ranges.sort()
         if any(b[0] < a[1] for a, b in pairwise(ranges)):
             continue  # nested or overlapping: not steps
         if sum(e - s for s, e in ranges) > sum(e - s for s, e in best):
-            best = ranges
-    if len(best) < _MIN_STEPS:
+            best, sure = ranges, name.startswith("ProfilerStep")
+    if not best or (len(best) < _MIN_STEPS and not sure):
         return []
     median = sorted(e - s for s, e in best)[len(best) // 2]
     out = [(a[0], b[0] if b[0] - a[1] < median else a[1]) for a, b in pairwise(best)]
@@ -217,28 +227,34 @@ def _loop_spans(
     """Return the passes of a loop: between marks where it was traced, else by the operations of one pass."""
     traced: list[tuple[int, int]] = []
     for window in windows:
-        inside = [m for m in marks if window.start_ns - _EDGE_NS <= m[0] <= window.end_ns]
+        inside = _within(marks, window)
         traced += [(a[0], b[0]) for a, b in pairwise(inside) if steps_between(a, b, False) == 1 and a[3] == b[3]]
     working = [s for s in traced if _operations(lane, s)]
-    if len(working) < len(traced) / 2:
+    if traced and len(working) < len(traced) / 2:
         return []
-    if all(_traced_until(meta, w) >= w.end_ns - 1_000_000 for w in windows if any(_inside(s, w) for s in traced)):
+    if _traced_ratio(meta, traced, windows) > 0.9:
         return traced
     untraced = _untraced(meta, marks, traced, windows, lane)
     return untraced if len(untraced) >= _MIN_STEPS else traced
 
 
 def _inside(span: tuple[int, int], window: Window) -> bool:
-    return window.start_ns - _EDGE_NS <= span[0] and span[1] <= window.end_ns
+    return window.start_ns <= span[0] and span[1] <= window.end_ns
 
 
 def _operations(lane: LaneOrder, span: tuple[int, int]) -> int:
     return int(np.searchsorted(lane.start_ns, span[1]) - np.searchsorted(lane.start_ns, span[0]))
 
 
-def _traced_until(meta: Mapping[str, Any], window: Window) -> int:
-    ends = [end for start, end in meta["tracing"] if start < window.end_ns and end > window.start_ns]
-    return max(ends, default=0)
+def _traced_ratio(meta: Mapping[str, Any], traced: Sequence[tuple[int, int]], windows: Sequence[Window]) -> float:
+    """Return the share of the windows, from their first traced pass on, in which the tracer was on."""
+    on, total = 0, 0
+    for window in windows:
+        first = min((s[0] for s in traced if _inside(s, window)), default=None)
+        start = window.start_ns if first is None else max(first, window.start_ns)
+        total += max(0, window.end_ns - start)
+        on += sum(max(0, min(end, window.end_ns) - max(begin, start)) for begin, end in meta["tracing"])
+    return on / total if total else 1.0
 
 
 def _untraced(
@@ -251,10 +267,12 @@ def _untraced(
     """Continue the passes seen by the tracer over the rest of each window, where the same operations come again."""
     pattern = _pattern(traced, lane)
     if pattern is None:
+        pattern = _counted_pattern(marks, windows, lane)
+    if pattern is None:
         return []
     out: list[tuple[int, int]] = []
     for window in windows:
-        anchors = [m[0] for m in marks if window.start_ns - _EDGE_NS <= m[0] <= window.end_ns]
+        anchors = [m[0] for m in _within(marks, window)]
         done = 0
         for anchor in anchors:
             first = int(np.searchsorted(lane.start_ns, max(anchor, window.start_ns)))
@@ -276,6 +294,21 @@ def _pattern(traced: Sequence[tuple[int, int]], lane: LaneOrder) -> Int64Array |
     if len(seen) < 2 or not seen[-1].size or any(not np.array_equal(seen[-1], other) for other in seen[:-1]):
         return None
     return seen[-1]
+
+
+def _counted_pattern(marks: Sequence[Mark], windows: Sequence[Window], lane: LaneOrder) -> Int64Array | None:
+    """Return the operations of one pass from two marks with a known number of passes between them."""
+    for window in windows:
+        inside = _within(marks, window)
+        for a, b in pairwise(inside):
+            passes = steps_between(a, b, True)
+            low, high = np.searchsorted(lane.start_ns, [max(a[0], window.start_ns), b[0]])
+            if not passes or passes < 2 or high <= low or (high - low) % passes:
+                continue
+            table = lane.key[low:high].reshape(passes, -1)
+            if (table == table[0]).all():
+                return np.asarray(table[0])
+    return None
 
 
 def _repeats(lane: LaneOrder, pattern: Int64Array, first: int, last: int) -> tuple[list[tuple[int, int]], int]:
@@ -328,7 +361,7 @@ def _finish(
         note=note,
     )
     marks = by_kind.get(kind) or next((by_kind[k] for k in by_kind), ())
-    values, faults = _unprofiled(windows, marks, _counted(meta, kind))
+    values, faults = _unprofiled(meta, windows, marks, _counted(meta, kind))
     if faults is None:
         faults = _profiled_faults(meta, steps)
     return Found(steps=steps, unprofiled_step_s=values, minor_faults_per_step=faults, findings=())
@@ -350,24 +383,33 @@ def _steady(
 
 
 def _unprofiled(
-    windows: Sequence[Window], marks: Sequence[Mark], counted: bool
+    meta: Mapping[str, Any], windows: Sequence[Window], marks: Sequence[Mark], counted: bool
 ) -> tuple[tuple[float, ...], float | None]:
     """Return step times and page faults per step of the windows with the profiler off."""
+    seen: dict[int, int | None] = {r[0]: r[1] for r in meta["rusage"]}
     values: list[float] = []
-    faults, total = 0.0, 0
+    faults, total = 0, 0
     for window in windows:
         if window.kind != "unprofiled":
             continue
-        inside = [m for m in marks if window.start_ns - 1_000_000 <= m[0] <= window.end_ns]
-        steps = 0
+        inside = _within(marks, window)
+        if window.at_mark and inside:
+            before = [m[0] for m in marks if m[0] <= window.start_ns]
+            seen.setdefault(window.start_ns, seen.get(before[-1]) if before else None)
+        steps, sampled = 0, None
         for a, b in pairwise(inside):
             n = steps_between(a, b, counted)
-            if n is not None and n > 0:
-                values.append((b[0] - a[0]) / 1e9 / n)
-                steps += n
-        if steps and window.complete:
-            faults += window.minor_faults
-            total += steps
+            if n is None or n <= 0:
+                sampled = None
+                continue
+            values.append((b[0] - a[0]) / 1e9 / n)
+            if sampled is None:
+                steps, sampled = 0, seen.get(a[0])
+            steps += n
+            now = seen.get(b[0])
+            if sampled is not None and now is not None:
+                faults, total = faults + now - sampled, total + steps
+                steps, sampled = 0, now
     return tuple(values), faults / total if total else None
 
 

@@ -72,12 +72,16 @@ def device_work(trace: KinetoTrace, emitted: Emitted, kinds: Kinds) -> DeviceWor
         kinds: Their kinds.
     """
     rows = np.flatnonzero(trace.of_category(*DEVICE_CATEGORIES) & (trace.end_ns > trace.start_ns))
-    owners = _owners(trace, rows, emitted)
+    operators = np.flatnonzero(trace.of_category("cpu_op"))
+    by_external = dict(zip(trace.external_id[operators].tolist(), operators.tolist(), strict=True))
+    by_external.pop(0, None)
+    by_external.pop(NONE, None)
+    owners = _owners(trace, rows, emitted, by_external)
     groups: dict[tuple[int, int, int], list[int]] = {}
     others: list[tuple[int, int, int, int, Operator]] = []
     for row, owner in zip(rows.tolist(), owners, strict=True):
         if owner < 0:
-            others.append((*_place(trace, row), _bare(trace, row)))
+            others.append((*_place(trace, row), _bare(trace, row, by_external.get(int(trace.external_id[row])))))
         else:
             groups.setdefault((owner, int(trace.device[row]), int(trace.stream[row])), []).append(row)
     launched, second = _per_operation(trace, groups)
@@ -101,7 +105,9 @@ def _place(trace: KinetoTrace, row: int) -> tuple[int, int, int, int]:
     return (int(trace.start_ns[row]), int(trace.end_ns[row]), int(trace.device[row]), int(trace.stream[row]))
 
 
-def _owners(trace: KinetoTrace, rows: npt.NDArray[np.int64], emitted: Emitted) -> list[int]:
+def _owners(
+    trace: KinetoTrace, rows: npt.NDArray[np.int64], emitted: Emitted, by_external: dict[int, int]
+) -> list[int]:
     """Return the operation that launched each device activity, -1 for none."""
     runtime = np.flatnonzero(trace.of_category(*_RUNTIME_CATEGORIES))
     call_of: dict[int, int] = {}
@@ -109,15 +115,13 @@ def _owners(trace: KinetoTrace, rows: npt.NDArray[np.int64], emitted: Emitted) -
         if correlation != NONE:
             call_of.setdefault(correlation, row)
     holder = _Holder(emitted)
-    operators = np.flatnonzero(trace.of_category("cpu_op"))
-    by_external = dict(zip(trace.external_id[operators].tolist(), operators.tolist(), strict=True))
     out = []
     for row in rows.tolist():
         call = call_of.get(int(trace.correlation[row]))
         owner = -1
         if call is not None:
             owner = holder.at(int(trace.thread[call]), int(trace.start_ns[call]))
-        if owner < 0 and int(trace.external_id[row]) > 0:
+        if owner < 0:
             recorded = by_external.get(int(trace.external_id[row]))
             if recorded is not None:
                 owner = holder.at(int(trace.thread[recorded]), int(trace.start_ns[recorded]))
@@ -166,7 +170,7 @@ def _per_operation(
                     Launched(operation, int(trace.start_ns[rows].min()), int(trace.end_ns[rows].max()), d, s)
                 )
             else:
-                others += [(*_place(trace, row), _bare(trace, row)) for row in rows]
+                others += [(*_place(trace, row), _bare(trace, row, None)) for row in rows]
     return _disjoint(launched), others
 
 
@@ -184,8 +188,8 @@ def _disjoint(launched: list[Launched]) -> list[Launched]:
     return out
 
 
-def _bare(trace: KinetoTrace, row: int) -> Operator:
-    """Return the operator of device work without a recorded operation."""
+def _bare(trace: KinetoTrace, row: int, launcher: int | None) -> Operator:
+    """Return the operator of device work that no known operation owns, named after its launcher where there is one."""
     name = trace.names[trace.name[row]]
     category = trace.categories[trace.category[row]]
     size = int(trace.nbytes[row])
@@ -199,4 +203,7 @@ def _bare(trace: KinetoTrace, row: int) -> Operator:
     else:
         kind = "collective" if _COLLECTIVE.search(name) else "other"
         demand = Unknown("a kernel without a recorded operator", ("shapes of its operands",))
+        if launcher is not None:
+            name = trace.names[trace.name[launcher]]
+            demand = Unknown(f"{name} is not in the table of operators", ("a cost function for it",))
     return Operator(name=name, category=kind, part=Part.OTHER, shapes="", demand=demand, scope="device")

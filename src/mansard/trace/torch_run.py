@@ -131,7 +131,7 @@ def run_of(pieces: Sequence[Piece], meta: Mapping[str, Any]) -> RunTrace:
             work = None
         _add_host(piece, emitted, settled, work, kinds, operators, columns, lanes)
         annotations += _annotations(piece)
-        main += _main_lane(piece, emitted, kinds, keys)
+        main += _main_lane(emitted, kinds, keys)
         findings += [Finding(code="trace_damaged", text=f"The profile is damaged: {d}.") for d in piece.trace.damage]
     order = np.array(sorted(main), dtype=np.int64).reshape(-1, 3)
     lane = LaneOrder(start_ns=order[:, 0], end_ns=order[:, 1], key=order[:, 2])
@@ -157,7 +157,7 @@ def _annotations(piece: Piece) -> Iterable[tuple[str, int, int]]:
         yield trace.names[trace.name[row]], int(trace.start_ns[row]), int(trace.end_ns[row])
 
 
-def _main_lane(piece: Piece, emitted: Emitted, kinds: Kinds, keys: dict[str, int]) -> Iterable[tuple[int, int, int]]:
+def _main_lane(emitted: Emitted, kinds: Kinds, keys: dict[str, int]) -> Iterable[tuple[int, int, int]]:
     """Return the operations of the thread with the most of them: start, end, number of the name."""
     if not emitted.thread:
         return

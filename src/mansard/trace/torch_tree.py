@@ -82,7 +82,7 @@ class Kinds:
         first = np.full(unique.size, -1, dtype=np.int64)
         first[inverse[::-1]] = rows[::-1]
         numbers = [self._code(trace, int(row)) for row in first]
-        return np.array(numbers, dtype=np.int64)[inverse].tolist()
+        return [numbers[i] for i in inverse.tolist()]
 
     def _code(self, trace: KinetoTrace, row: int) -> int:
         name = trace.names[trace.name[row]]
@@ -105,7 +105,7 @@ def _kind(name: str, category: str, call: AtenCall) -> Kind:
         return Kind(role=COMPILE, name=name, cost=None, part=None)
     if _OPTIMIZER.match(name):
         return Kind(role=DISPATCH, name=name, cost=None, part=Part.OPTIMIZER)
-    if name.startswith("enumerate(DataLoader)#") or name.startswith("enumerate(DataPipe)#"):
+    if name.startswith(("enumerate(DataLoader)#", "enumerate(DataPipe)#")):
         return Kind(role=INPUT, name=name, cost=None, part=Part.INPUT)
     if _COMPILED_REGION.match(name):
         return Kind(role=REST_UNKNOWN, name=name, cost=None, part=None)
@@ -174,7 +174,8 @@ def emit(trace: KinetoTrace, rows: np.ndarray[tuple[int], np.dtype[np.int64]], k
 
 def _parents(starts: Sequence[int], ends: list[int]) -> list[int]:
     """Return the row that encloses each row, -1 for none; a child that outlasts its parent is clipped to it."""
-    parents, stack = [], []
+    parents: list[int] = []
+    stack: list[int] = []
     for i, start in enumerate(starts):
         while stack and ends[stack[-1]] <= start:
             stack.pop()

@@ -30,12 +30,15 @@ SCHEMA = "recording/1"
 #: program of a second or two has steps with the profiler off as well.
 _ENOUGH_FIRST = ((10, 0.5), (5, 2.0), (3, 12.0))
 _ENOUGH_SECOND = ((20, 1.0), (5, 3.0), (3, 20.0))
-_WARMUP_MARKS = 2  # marks before the first steady step: the first step compiles, allocates and fills caches
-_NO_STEPS_S = 10.0  # profiled this long without a sign of a step: wait for one with the profiler off
-_WINDOW_S = 45.0  # no window is longer, steps or not
-_GROWTH_BYTES = 1 << 30  # resident memory may grow by this much while the profiler is on
+_NO_STEPS_S = 3.0  # profiled this long without a sign of a step: wait for one with the profiler off ...
+_QUIET_S = 20.0  # ... or this long, where little is recorded
+_QUIET_BYTES = 64 << 20
+_WINDOW_S = 60.0  # no window is longer, steps or not
+_MAX_EVENTS = 250_000  # per window: stopping and writing costs 7 to 10 us per event (torch 2.13)
+_FILE_BYTES_PER_EVENT = 440
+_GROWTH_BYTES = 512 * _MAX_EVENTS  # of resident memory while the profiler is on; 416 to 516 bytes per event
 _MAX_MARKS = 200_000
-_TICK_S = 0.05
+_MAX_WINDOWS = 8
 
 
 class _Port:
@@ -84,6 +87,7 @@ class Controller:
         self._finished = False
         self._inside = False
         self._rss_start = 0
+        self._events_per_s = 0.0
         self._finder = LoopFinder(self._loop_mark)
         self._sigterm: Any = None
 
@@ -132,7 +136,7 @@ class Controller:
             with self._quietly():
                 self._start_profiling()
             self._finder.start(self._tick)
-        elif self._state == "profiling" and framework not in self._running:
+        elif self._state == "profiling" and not self._inside:  # another framework, or devices have come up
             with self._quietly():
                 self._stop_window(complete=True)
                 self._start_profiling()
@@ -187,14 +191,13 @@ class Controller:
             if steps >= self._wanted_steps or (steps >= 3 and seconds >= 2.0):
                 self._end_timing()
         elif self._state == "waiting" and self._ready:
-            self._start_profiling()
+            self._start_profiling(at_mark=True)
 
     def _advance_profiling(self, marks: list[Mark]) -> None:
-        steady = marks[_WARMUP_MARKS - 1 if self._pair == 0 else 0 :]
-        if len(steady) < 2:
+        if len(marks) < 2:
             return
-        steps = self._steps(steady)
-        if self._enough(steps, (steady[-1][0] - steady[0][0]) / 1e9):
+        steps = self._steps(marks)
+        if self._enough(steps, (marks[-1][0] - marks[0][0]) / 1e9):
             self._wanted_steps = steps
             self._stop_window(complete=True)
             self._state = "resting"
@@ -202,7 +205,8 @@ class Controller:
 
     def _enough(self, steps: float, seconds: float) -> bool:
         enough = _ENOUGH_FIRST if self._pair == 0 else _ENOUGH_SECOND
-        return any(steps >= n and seconds >= s for n, s in enough)
+        full = _MAX_EVENTS / self._events_per_s if self._events_per_s > 0 else float("inf")
+        return any(steps >= n and seconds >= s for n, s in enough) or (steps >= 3 and seconds >= full)
 
     def _steps(self, marks: list[Mark]) -> int:
         current = self._finder.current
@@ -216,7 +220,7 @@ class Controller:
         kinds = {m[1].split("#")[0] for m in self._marks[-64:]}
         return next((k for k in ("marker", "optimizer", "loop") if k in kinds), "loop")
 
-    def _start_profiling(self) -> None:
+    def _start_profiling(self, *, at_mark: bool = False) -> None:
         where = self._directory / f"window-{len(self._windows)}"
         started = []
         for name in sorted(self._ready):
@@ -235,7 +239,7 @@ class Controller:
         self._state = "profiling"
         self._first_mark = max(0, len(self._marks) - 1) if self._marks else 0
         self._rss_start = _resident_bytes()
-        self._open_window("profiled", where.name)
+        self._open_window("profiled", where.name, at_mark)
 
     def _stop_window(self, *, complete: bool) -> None:
         for name in sorted(self._running):
@@ -246,6 +250,9 @@ class Controller:
                 window["files"][name] = self._sessions[name].stop()
             except Exception as error:
                 self._finding("recorder_failed", f"The {name} profiler did not stop: {type(error).__name__}: {error}")
+        size = sum(f.stat().st_size for f in (self._directory / window["directory"]).rglob("*") if f.is_file())
+        seconds = (window["end_ns"] - window["start_ns"]) / 1e9
+        self._events_per_s = size / _FILE_BYTES_PER_EVENT / max(seconds, 1e-3)
         self._running = set()
         self._state = "waiting"
         self._write("running", None)
@@ -255,7 +262,7 @@ class Controller:
             session.synchronize()
         self._state = "timing"
         self._first_mark = len(self._marks) - 1
-        self._open_window("unprofiled", "")
+        self._open_window("unprofiled", "", True)
 
     def _end_timing(self) -> None:
         for session in self._sessions.values():
@@ -263,7 +270,7 @@ class Controller:
         self._close_window(True)
         self._pair += 1
         if self._pair < 2:
-            self._start_profiling()
+            self._start_profiling(at_mark=True)
             return
         self._retire()
 
@@ -284,15 +291,17 @@ class Controller:
         now = time.time_ns()
         seconds = (now - self._windows[-1]["start_ns"]) / 1e9
         if self._finder.blind:
-            self._ask(now, seconds)
+            self._ask(now)
         if self._state != "profiling":
             return
         marked = len(self._marks) - self._first_mark > 1
-        grown = _resident_bytes() - self._rss_start > _GROWTH_BYTES
-        if seconds > (_WINDOW_S if marked else _NO_STEPS_S) or (grown and seconds > 1.0):
+        grown = _resident_bytes() - self._rss_start
+        full = grown > _GROWTH_BYTES or seconds * self._events_per_s > 2 * _MAX_EVENTS
+        idle = not marked and (seconds > _QUIET_S or (seconds > _NO_STEPS_S and grown > _QUIET_BYTES))
+        if seconds > _WINDOW_S or idle or (full and seconds > 0.5):
             on_main_thread(self._cap)
 
-    def _ask(self, now: int, seconds: float) -> None:
+    def _ask(self, now: int) -> None:
         """The loop is known but not traced all the time: have it traced where a mark is due."""
         current = self._finder.current
         if current is None or not self._marks:
@@ -312,23 +321,22 @@ class Controller:
             on_main_thread(lambda: self._finder.resume(once=once))
 
     def _cap(self) -> None:
-        if self._state == "profiling" and not self._inside and self._mine():
-            with self._quietly():
-                self._stop_window(complete=False)
-                self._finding("profile_capped", "A profiled window was ended before enough steps were seen.")
-                if self._pair:
-                    self._retire()
-                elif len(self._windows) >= 3:
-                    self._retire()
+        if self._state != "profiling" or self._inside or not self._mine():
+            return
+        with self._quietly():
+            self._stop_window(complete=False)
+            if self._pair or len(self._windows) >= _MAX_WINDOWS:
+                self._retire()
 
     # -- windows --------------------------------------------------------------------------------------------------------
 
-    def _open_window(self, kind: str, directory: str) -> None:
+    def _open_window(self, kind: str, directory: str, at_mark: bool) -> None:
         self._windows.append(
             {
                 "kind": kind,
                 "directory": directory,
                 "files": {},
+                "at_mark": at_mark,
                 "rusage_start": _usage(),
                 "start_ns": time.time_ns(),
                 "end_ns": None,
@@ -362,7 +370,11 @@ class Controller:
             elif self._state == "timing":
                 self._close_window(False)
             self._state = "done"
-            self._write("finished", status, calibrate=status["kind"] in ("ended", "exit"))
+            profiled = [w for w in self._windows if w["kind"] == "profiled"]
+            if profiled and not any(w.get("complete") for w in profiled):
+                text = "Profiling was ended at its limit of time and events before enough steps were seen."
+                self._finding("profile_capped", text)
+            self._write("finished", status, calibrate=status["kind"] in ("ended", "exit", "exception"))
 
     def _write(self, state: str, status: dict[str, Any] | None, *, calibrate: bool = False) -> None:
         frameworks: dict[str, Any] = {}

@@ -25,6 +25,7 @@ _PERSIST_S = 0.2  # a frame on the stack this long may hold the step loop
 _MIN_ROUNDS = 5
 _PATIENCE_S = 2.0  # an inner loop waits this long for an outer one to show its rounds
 _MAX_TIMES = 20_000
+_BUDGET_S = 0.25  # what tracing may cost before it rests, while no loop is known
 _MAX_OVERHEAD = 0.01  # share of the time that tracing may take, by estimate, to stay on
 _LINE_S = 0.4e-6  # cost of one line event in our tracer (Python 3.11, measured)
 _CALL_S = 1.0e-6  # cost of one call under a tracer, with the slower interpretation of the callee's lines
@@ -110,6 +111,8 @@ class LoopFinder:
         self._rejected: set[tuple[CodeType, int]] = set()
         self._spans: list[list[int]] = []
         self._once = False
+        self._budget_s = _BUDGET_S
+        self._not_before = 0.0
         self._yielded = False
         self._notes: list[dict[str, str]] = []
         self.current: LoopSeries | None = None
@@ -166,7 +169,11 @@ class LoopFinder:
                 quiet = time.time_ns() - current.times[-1]
                 if quiet > 1e9 * max(1.0, 10 * current.period_s()) and len(current.times) < _MAX_TIMES:
                     on_main_thread(self.lose)
-            elif current is None and not (self._yielded or self._tracer.on or self._requested):
+            elif current is None and self._tracer.on:
+                if self._cost_s() > self._budget_s and not self._requested:
+                    self._requested = True
+                    on_main_thread(self._pause)
+            elif current is None and not (self._yielded or self._requested) and now > self._not_before:
                 self._sample(now)
             if now - last_tick > 0.02:
                 last_tick = now
@@ -205,13 +212,16 @@ class LoopFinder:
                 wanted[ident] = code
         if wanted:
             self._requested = True
-            on_main_thread(lambda: self._trace(wanted))
+            on_main_thread(lambda: self._begin(wanted))
 
     def _may_hold(self, code: CodeType) -> bool:
         name = code.co_filename
         return not name.startswith((_HERE, "<frozen")) and not name.startswith(_framework_roots())
 
     # -- main thread ----------------------------------------------------------------------------------------------------
+
+    def _begin(self, wanted: dict[int, CodeType]) -> None:
+        self._trace(wanted)
 
     def _trace(self, wanted: dict[int, CodeType]) -> bool:
         """Install the tracer on the wanted frames that are on the stack; say whether it is on."""
@@ -239,6 +249,19 @@ class LoopFinder:
         self.segment += 1
         self._spans.append([time.time_ns(), 0])
         return True
+
+    def _cost_s(self) -> float:
+        """Estimate what the tracer has cost since it was put on [s]."""
+        return float(self._tracer.lines * _LINE_S + self._tracer.calls * _CALL_S)
+
+    def _pause(self) -> None:
+        """Tracing has cost enough without a loop (a compilation, a long set-up): rest, then try again."""
+        self._requested = False
+        if self.current is None:
+            rest_s = 4 * self._budget_s
+            self._budget_s = min(2 * self._budget_s, 4.0)
+            self._not_before = time.monotonic() + rest_s
+            self.lose()
 
     def _untrace(self) -> None:
         if self._tracer.on:
@@ -331,8 +354,7 @@ class LoopFinder:
             if frame is not None and frame.f_lasti in current.loop.heads:
                 current.progress = progress_of(frame, current.loop)
         elapsed_s = (now - self._spans[-1][0]) / 1e9
-        cost_s = self._tracer.lines * _LINE_S + self._tracer.calls * _CALL_S
-        if cost_s > _MAX_OVERHEAD * elapsed_s and not self.keep:
+        if self._cost_s() > _MAX_OVERHEAD * elapsed_s and not self.keep:
             self.blind = True
             self._untrace()
 

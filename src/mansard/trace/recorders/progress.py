@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 
 from mansard.trace.recorders.bytecode import Loop
 
-_SIZED = {type(iter(x)) for x in (range(1), range(1 << 70), [], (), "", b"", {}, {}.values(), {}.items(), set())}
+_CONTAINERS: tuple[Any, ...] = (range(1), range(1 << 70), [], (), "", b"", {}, {}.values(), {}.items(), set())
+_SIZED = {type(iter(x)) for x in _CONTAINERS}
 
 
 class Progress:

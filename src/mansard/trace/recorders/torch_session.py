@@ -34,6 +34,7 @@ class TorchSession:
 
     def install(self, controller: Controller) -> None:
         """Mark optimizer steps, notice when the program starts the profiler itself, and report ready."""
+        import torch
         from torch.autograd import profiler
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -46,7 +47,11 @@ class TorchSession:
             original = getattr(profiler, name, None)
             if original is not None:
                 setattr(profiler, name, self._giving_way(original, controller))
-        controller.ready()
+        if torch.backends.cuda.is_built():
+            # Asking for CUDA earlier would initialise it, which the program may not want yet; once it does, start anew.
+            torch.cuda._lazy_call(controller.ready)
+        if not torch.cuda.is_initialized():
+            controller.ready()
 
     def _giving_way(self, original: Any, controller: Controller) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -82,14 +87,11 @@ class TorchSession:
         from torch.autograd import profiler
 
         options: dict[str, Any] = {"use_cpu": True, "record_shapes": True, "use_kineto": True}
-        if torch.cuda.is_available():
+        if torch.cuda.is_initialized():
             options["use_device"] = "cuda"
-        with contextlib.suppress(ImportError, TypeError):
-            from torch._C._profiler import _ExperimentalConfig
-
-            return profiler.profile(
-                **options, experimental_config=_ExperimentalConfig(profile_all_threads=True, **_trace_only())
-            )
+        config = _config()
+        if config is not None:
+            options["experimental_config"] = config
         return profiler.profile(**options)
 
     def stop(self) -> list[str]:
@@ -187,8 +189,14 @@ def _recorded_s(profile: Any) -> float | None:
     return float(spans[len(spans) // 2]) / 1e9 if spans else None
 
 
-def _trace_only() -> dict[str, bool]:
-    """Skip the profiler's Python event tree where this build can: only the file is wanted."""
-    from torch._C._profiler import _ExperimentalConfig
-
-    return {"trace_only": True} if hasattr(_ExperimentalConfig, "trace_only") else {}
+def _config() -> Any:
+    """Record all threads and skip the profiler's Python event tree, as far as this build of torch can."""
+    try:
+        from torch._C._profiler import _ExperimentalConfig
+    except ImportError:
+        return None
+    make: Any = _ExperimentalConfig
+    for options in ({"profile_all_threads": True, "trace_only": True}, {"profile_all_threads": True}):
+        with contextlib.suppress(TypeError):
+            return make(**options)
+    return None
