@@ -87,10 +87,12 @@ def executions_of(space: XSpace, *, origin_ns: int) -> Executions:
     columns: list[dict[str, npt.NDArray[np.int64]]] = []
     kinds: dict[tuple[str, int, str], int] = {}
     for plane in space.planes:
-        if plane.name == "/host:CPU":
-            columns += _host_operations(plane, kinds)
-        elif re.match(r"/device:(GPU|TPU):\d+", plane.name):
+        if re.match(r"/device:(GPU|TPU):\d+", plane.name):
             columns += _device_operations(plane, kinds)
+    host = space.plane("/host:CPU")
+    # Beside a device the host lines only say when operations were launched.
+    if host is not None and not columns:
+        columns += _host_operations(host, kinds)
     names = ("start", "end", "kind", "run", "device", "stream")
     joined = {n: np.concatenate([c[n] for c in columns]) if columns else np.zeros(0, np.int64) for n in names}
     order = np.lexsort((-joined["end"], joined["start"]))
@@ -226,19 +228,55 @@ def _device_operations(plane: XPlane, kinds: dict[tuple[str, int, str], int]) ->
         lines = [line for line in lines if line.name.startswith("Stream")]
     for number, line in enumerate(lines):
         at, code = _coded(plane, line, kinds)
-        if not at.size and line.name == "XLA Ops":
-            names, inverse = np.unique(line.metadata, return_inverse=True)
-            codes = [kinds.setdefault(("", -1, _op_of(plane.event_names.get(int(m), ""))), len(kinds)) for m in names]
-            at, code = np.arange(line.count), np.array(codes, dtype=np.int64)[inverse]
+        if line.count > at.size and (line.name == "XLA Ops" or line.name.startswith("Stream")):
+            at, code = _with_unlinked(plane, line, at, code, kinds)
         if at.size:
+            order = np.argsort(line.start_ns[at], kind="stable")
+            at, code = at[order], code[order]
+            first, last = _joined(code, line.metadata[at])
             found.append(
                 {
-                    "start": line.start_ns[at], "end": line.end_ns[at], "kind": code,
-                    "run": plane.integers(line, "run_id")[at], "device": np.full(at.size, device, np.int64),
-                    "stream": np.full(at.size, number, np.int64),
+                    "start": line.start_ns[at[first]],
+                    "end": np.maximum(line.end_ns[at[last]], line.start_ns[at[first]]),
+                    "kind": code[first],
+                    "run": plane.integers(line, "run_id")[at[first]],
+                    "device": np.full(first.size, device, np.int64),
+                    "stream": np.full(first.size, number, np.int64),
                 }
-            )  # fmt: skip
+            )
     return found
+
+
+def _with_unlinked(
+    plane: XPlane, line: XLine, at: Int64Array, code: Int64Array, kinds: dict[tuple[str, int, str], int]
+) -> tuple[Int64Array, Int64Array]:
+    """Add what ran on a device without a word of the operation it belongs to, under its own name."""
+    rest = np.setdiff1d(np.arange(line.count), at)
+    names, inverse = np.unique(line.metadata[rest], return_inverse=True)
+    codes = [kinds.setdefault(("", -1, _op_of(plane.event_names.get(int(m), ""))), len(kinds)) for m in names]
+    return np.concatenate([at, rest]), np.concatenate([code, np.array(codes, dtype=np.int64)[inverse]])
+
+
+def _joined(code: Int64Array, kernel: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return first and last event of each execution of an operation on a stream.
+
+    A library call may launch several kernels for one operation: neighbours of one operation are one execution until a kernel comes
+    again.
+    """
+    first: list[int] = []
+    last: list[int] = []
+    seen: set[int] = set()
+    before = -1
+    for i, (c, k) in enumerate(zip(code.tolist(), kernel.tolist(), strict=True)):
+        if c == before and k not in seen:
+            last[-1] = i
+        else:
+            first.append(i)
+            last.append(i)
+            seen = set()
+        seen.add(k)
+        before = c
+    return np.array(first, dtype=np.int64), np.array(last, dtype=np.int64)
 
 
 def _op_of(text: str) -> str:

@@ -37,6 +37,10 @@ class Programs:
 
     def cost(self, candidates: list[ModuleCosts], op: str, module: str) -> InstructionCost | Unknown:
         """The cost of an operation, where all candidates agree on it."""
+        if not candidates and not module:
+            return Unknown(
+                f"{op!r} ran on the device without a word of its operation", ("a profile that links kernels",)
+            )
         if not candidates:
             return Unknown(f"the text of the program {module!r} was not recorded", ("record the program again",))
         costs = [c.of(op) for c in candidates]
