@@ -37,13 +37,13 @@ class _Args(msgspec.Struct, gc=False):
     types: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input type")
     strides: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input Strides")
     values: msgspec.Raw = msgspec.field(default=_ABSENT, name="Concrete Inputs")
-    sequence: Any = msgspec.field(default=None, name="Sequence number")
-    forward_thread: Any = msgspec.field(default=None, name="Fwd thread id")
-    external: Any = msgspec.field(default=None, name="External id")
-    correlation: Any = None
-    device: Any = None
-    stream: Any = None
-    bytes: Any = None
+    sequence: Any = msgspec.field(default=NONE, name="Sequence number")
+    forward_thread: Any = msgspec.field(default=NONE, name="Fwd thread id")
+    external: Any = msgspec.field(default=NONE, name="External id")
+    correlation: Any = NONE
+    device: Any = NONE
+    stream: Any = NONE
+    bytes: Any = NONE
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -322,13 +322,16 @@ class _Table:
         self.codes: dict[Any, int] = {}
 
     def code(self, value: Any) -> int:
-        return self.codes.setdefault(value, len(self.codes))
+        number = self.codes.get(value)
+        if number is None:
+            number = self.codes[value] = len(self.codes)
+        return number
 
     def values(self) -> tuple[Any, ...]:
         return tuple(self.codes)
 
 
-_FIELDS = ("correlation", "external", "sequence", "forward_thread", "device", "stream", "bytes")
+_WIDE = 2**63
 
 
 class _Builder:
@@ -341,6 +344,7 @@ class _Builder:
         self.signatures: dict[tuple[bytes, ...], int] = {}
         self.open: dict[int, list[tuple[_Event, int]]] = {}
         self.lost: dict[str, int] = {}
+        self.places: dict[tuple[Any, Any], tuple[int, int]] = {}
         self.args = msgspec.json.Decoder(_Args)
 
     def lose(self, why: str) -> None:
@@ -350,36 +354,47 @@ class _Builder:
         if duration < 0 or duration > _LONGEST_NS:
             self.lose("of negative or absurd length")
             return
-        pid, tid = _key(event.pid), _key(event.tid)
         args = _NO_ARGS
-        if bytes(event.args):
+        raw = bytes(event.args)
+        if raw:
             try:
-                args = self.args.decode(event.args)
+                args = self.args.decode(raw)
             except msgspec.MsgspecError:
-                args = _loose_args(event.args)
+                args = _loose_args(raw)
         signature = NONE
         key = (bytes(args.dims), bytes(args.types), bytes(args.strides), bytes(args.values))
         if key[0] or key[1]:
             signature = self.signatures.setdefault(key, len(self.signatures))
+        place = self.places.get((event.pid, event.tid)) or self.place(event)
         start += self.base_ns
+        numbers = (
+            args.correlation,
+            args.external,
+            args.sequence,
+            args.forward_thread,
+            args.device,
+            args.stream,
+            args.bytes,
+        )
         self.rows.append(
             (
                 start,
                 start + duration,
-                self.names.code(str(event.name)),
-                self.categories.code(str(event.cat or "").lower()),
-                self.processes.code(pid),
-                self.threads.code((pid, tid)),
+                self.names.code(event.name),
+                self.categories.code(event.cat),
+                *place,
                 signature,
-                _whole(args.correlation),
-                _whole(args.external),
-                _whole(args.sequence),
-                _whole(args.forward_thread),
-                _whole(args.device),
-                _whole(args.stream),
-                _whole(args.bytes),
+                *[n if type(n) is int and -_WIDE <= n < _WIDE else _whole(n) for n in numbers],
             )
         )
+
+    def place(self, event: _Event) -> tuple[int, int]:
+        """Return the numbers of an event's process and thread."""
+        pid, tid = _key(event.pid), _key(event.tid)
+        place = (self.processes.code(pid), self.threads.code((pid, tid)))
+        if isinstance(event.pid, int | str) and isinstance(event.tid, int | str):
+            self.places[(event.pid, event.tid)] = place
+        return place
 
 
 _NO_ARGS = _Args()
@@ -389,9 +404,9 @@ def _key(value: Any) -> Any:
     return value if isinstance(value, int | str) else str(value)
 
 
-def _loose_args(raw: msgspec.Raw) -> _Args:
+def _loose_args(raw: bytes) -> _Args:
     try:
-        loose = json.loads(bytes(raw), parse_constant=lambda _: None)
+        loose = json.loads(raw, parse_constant=lambda _: None)
     except ValueError:
         return _NO_ARGS
     if not isinstance(loose, dict):
@@ -471,6 +486,13 @@ def _signature(key: tuple[bytes, ...]) -> Signature:
     return Signature(dims=dims, types=tuple(str(t) for t in types), strides=strides, values=concrete)
 
 
+def _lowered(categories: tuple[Any, ...]) -> tuple[tuple[str, ...], Int32Array]:
+    """Return the categories in lower case, each once, and the new number of each old one."""
+    names = _Table()
+    numbers = [names.code(str(c or "").lower()) for c in categories]
+    return names.values(), np.array(numbers, dtype=np.int32)
+
+
 def _frozen(
     builder: _Builder,
     head: Mapping[str, Any],
@@ -484,13 +506,14 @@ def _frozen(
     small = [column.astype(np.int32) for column in columns]
     devices = head.get("deviceProperties")
     distributed = head.get("distributedInfo")
+    categories, lower = _lowered(builder.categories.values())
     return KinetoTrace(
-        names=builder.names.values(),
-        categories=builder.categories.values(),
+        names=tuple(str(n) for n in builder.names.values()),
+        categories=categories,
         start_ns=columns[0],
         end_ns=columns[1],
         name=small[2],
-        category=small[3],
+        category=lower[small[3]] if len(table) else small[3],
         processes=builder.processes.values(),
         process=small[4],
         threads=builder.threads.values(),

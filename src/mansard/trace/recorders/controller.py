@@ -21,7 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from mansard.trace.recorders.loops import LoopFinder, LoopSeries, on_main_thread
+from mansard.trace.recorders.loops import LoopFinder, LoopSeries
 from mansard.trace.recorders.session import Session
 from mansard.trace.recorders.stepcount import Mark, closing, steps_between
 
@@ -85,6 +85,8 @@ class Controller:
         self._first_mark = 0  # index of the first mark of the present window
         self._wanted_steps = 0
         self._finished = False
+        self._gave_way = False
+        self._own_marks = False
         self._inside = False
         self._rss_start = 0
         self._events_per_s = 0.0
@@ -156,11 +158,21 @@ class Controller:
         now = time.time_ns()
         self._marks.append((now, source, count, segment))
         if not source.startswith("loop"):
-            self._finder.give_way()
+            self._prefer_own_marks()
         self._sample_rusage(now)
         if self._state != "done" and not self._inside:
             with self._quietly():
                 self._advance(now)
+
+    def _prefer_own_marks(self) -> None:
+        """The program tells its steps itself: what was recorded of a loop before (data, evaluation) was not the step."""
+        self._finder.give_way()
+        if self._loops and not self._own_marks:
+            self._pair = 0
+            self._first_mark = len(self._marks) - 1
+            if self._state in ("done", "resting") and not self._gave_way:
+                self._state = "waiting"
+        self._own_marks = True
 
     def yield_profiler(self, framework: str) -> None:
         """The program uses the profiler itself."""
@@ -171,6 +183,7 @@ class Controller:
             if self._state == "profiling":
                 self._stop_window(complete=True)
             self._state = "done"
+            self._gave_way = True
 
     # -- the plan -----------------------------------------------------------------------------------------------------
 
@@ -200,6 +213,11 @@ class Controller:
         if self._enough(steps, (marks[-1][0] - marks[0][0]) / 1e9):
             self._wanted_steps = steps
             self._stop_window(complete=True)
+            window = self._windows[-1]
+            events = self._events_per_s * (window["end_ns"] - window["start_ns"]) / 1e9
+            if not self._own_marks and events < steps:  # the loop does no framework work: it is not the step
+                self._finder.reject()
+                return
             self._state = "resting"
             self._first_mark = len(self._marks)
 
@@ -277,8 +295,8 @@ class Controller:
     def _retire(self) -> None:
         """Enough is recorded: leave the program alone."""
         self._state = "done"
-        self._finder.stop()
-        for session in self._sessions.values():
+        self._finder.give_way()
+        for session in self._sessions.values() if self._own_marks else ():
             release = getattr(session, "release", None)
             if release is not None:
                 release()
@@ -299,7 +317,7 @@ class Controller:
         full = grown > _GROWTH_BYTES or seconds * self._events_per_s > 2 * _MAX_EVENTS
         idle = not marked and (seconds > _QUIET_S or (seconds > _NO_STEPS_S and grown > _QUIET_BYTES))
         if seconds > _WINDOW_S or idle or (full and seconds > 0.5):
-            on_main_thread(self._cap)
+            self._finder.soon(self._cap)
 
     def _ask(self, now: int) -> None:
         """The loop is known but not traced all the time: have it traced where a mark is due."""
@@ -308,9 +326,11 @@ class Controller:
             return
         period = max(current.period_s(), 1e-6)
         if self._state == "profiling":
-            # marks of the traced rounds come first in the window; the rest of it is untraced and counts as steady
-            since = (now - max(self._windows[-1]["start_ns"], self._finder.tracing_ns()[-1][1])) / 1e9
-            due = self._enough(since / period, since)
+            start, end = self._finder.tracing_ns()[-1]
+            begun, blind = max(self._windows[-1]["start_ns"], start), max(self._windows[-1]["start_ns"], end)
+            since, untraced = (now - begun) / 1e9, (now - blind) / 1e9
+            # the traced rounds tell what a round is; the steps that count are those after them
+            due = self._enough(since / period, since) and untraced > max(0.1, 3 * period)
         elif self._state == "timing":
             due = now - self._marks[-1][0] > 1e9 * max(0.1, 2 * period)
         else:
@@ -318,7 +338,7 @@ class Controller:
         if due:
             once = self._state != "timing" or current.progress is not None
             self._finder.keep = not once
-            on_main_thread(lambda: self._finder.resume(once=once))
+            self._finder.soon(lambda: self._finder.resume(once=once))
 
     def _cap(self) -> None:
         if self._state != "profiling" or self._inside or not self._mine():

@@ -70,8 +70,8 @@ def _finish_after_traceback(controller: Controller, error: BaseException) -> Non
 
 
 def _without_us(trace: types.TracebackType | None) -> types.TracebackType | None:
-    """Return the traceback without its leading frames that are ours."""
-    while trace is not None and trace.tb_next is not None:
+    """Return the traceback without its leading frames that are ours; None where the program had not begun."""
+    while trace is not None:
         if os.path.dirname(os.path.abspath(trace.tb_frame.f_code.co_filename)) != _HERE:
             break
         trace = trace.tb_next

@@ -8,7 +8,6 @@ one that has come round often enough is the step loop. Tracing ends as soon as i
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import sys
 import threading
@@ -17,6 +16,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
+from mansard.trace.recorders import mainthread
 from mansard.trace.recorders.bytecode import Loop, loops_of
 from mansard.trace.recorders.progress import Progress, progress_of
 
@@ -31,23 +31,6 @@ _LINE_S = 0.4e-6  # cost of one line event in our tracer (Python 3.11, measured)
 _CALL_S = 1.0e-6  # cost of one call under a tracer, with the slower interpretation of the callee's lines
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-_pending: dict[int, Any] = {}  # callbacks that the interpreter has yet to call, kept alive
-
-
-def on_main_thread(function: Callable[[], None]) -> None:
-    """Have the interpreter call the function on the main thread, between two bytecodes of what runs there."""
-
-    def call(_argument: object) -> int:
-        with contextlib.suppress(Exception):
-            function()
-        _pending.pop(id(holder), None)
-        return 0
-
-    holder = _CALLBACK(call)
-    _pending[id(holder)] = holder
-    if ctypes.pythonapi.Py_AddPendingCall(holder, None) != 0:
-        _pending.pop(id(holder), None)
 
 
 class LoopSeries:
@@ -157,6 +140,10 @@ class LoopFinder:
         """Return what a reader should know."""
         return list(self._notes)
 
+    def soon(self, function: Callable[[], object]) -> None:
+        """Have `function` run on the main thread, in a way that is safe whether or not it is being traced."""
+        mainthread.soon(function, tracing=self._tracer.on and self._tracer.runs_queue)
+
     # -- sampling thread ------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
@@ -168,11 +155,11 @@ class LoopFinder:
             if current is not None and not self.blind and current.times:
                 quiet = time.time_ns() - current.times[-1]
                 if quiet > 1e9 * max(1.0, 10 * current.period_s()) and len(current.times) < _MAX_TIMES:
-                    on_main_thread(self.lose)
+                    self.soon(self.lose)
             elif current is None and self._tracer.on:
                 if self._cost_s() > self._budget_s and not self._requested:
                     self._requested = True
-                    on_main_thread(self._pause)
+                    self.soon(self._pause)
             elif current is None and not (self._yielded or self._requested) and now > self._not_before:
                 self._sample(now)
             if now - last_tick > 0.02:
@@ -212,7 +199,7 @@ class LoopFinder:
                 wanted[ident] = code
         if wanted:
             self._requested = True
-            on_main_thread(lambda: self._begin(wanted))
+            self.soon(lambda: self._begin(wanted))
 
     def _may_hold(self, code: CodeType) -> bool:
         name = code.co_filename
@@ -240,7 +227,7 @@ class LoopFinder:
                 self._depths[id(frame)] = depth
         if not found:
             return False
-        if not self._tracer.install(found):
+        if sys.gettrace() is not None:
             self.give_way()
             self._notes.append(
                 {"code": "loop_not_traced", "text": "Another tracer is active, so the step loop was not searched."}
@@ -248,7 +235,8 @@ class LoopFinder:
             return False
         self.segment += 1
         self._spans.append([time.time_ns(), 0])
-        return True
+        # The last act: see `mainthread` for why nothing may follow it.
+        return bool(self._tracer.install(found))
 
     def _cost_s(self) -> float:
         """Estimate what the tracer has cost since it was put on [s]."""

@@ -9,6 +9,7 @@ from types import CodeType, FrameType
 from typing import Any, Protocol
 
 from mansard.trace.recorders.bytecode import loops_of
+from mansard.trace.recorders.mainthread import ask, queue, run_queue
 
 
 class Listener(Protocol):
@@ -28,6 +29,8 @@ class FrameTracer:
         listener: Who is told.
     """
 
+    runs_queue = True
+
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._frames: list[FrameType] = []
@@ -43,14 +46,17 @@ class FrameTracer:
 
         def unwanted(_frame: FrameType, _event: str, _argument: object) -> None:
             self.calls += 1
+            if queue:
+                run_queue()
 
         self._global = unwanted
         self.lines = self.calls = 0
-        sys.settrace(unwanted)
         for frame in frames:
             frame.f_trace = self._local(frame)
         self._frames = list(frames)
         self.on = True
+        # The last act: no Python function may be called after it inside a pending call, see `mainthread`.
+        sys.settrace(unwanted)
         return True
 
     def _local(self, traced: FrameType) -> Callable[[FrameType, str, object], Any]:
@@ -58,6 +64,8 @@ class FrameTracer:
         listener = self._listener
 
         def local(frame: FrameType, event: str, _argument: object) -> Any:
+            if queue:
+                run_queue()
             if event == "line":
                 self.lines += 1
                 start = starts.get(frame.f_lasti)
@@ -85,6 +93,7 @@ class FrameTracer:
         for frame in self._frames:
             frame.f_trace = None
         self._frames = []
+        ask()
 
 
 class MonitoringTracer:
@@ -93,6 +102,8 @@ class MonitoringTracer:
     Args:
         listener: Who is told.
     """
+
+    runs_queue = False
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
