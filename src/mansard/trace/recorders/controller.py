@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from mansard.trace.recorders.loops import LoopFinder, LoopSeries
+from mansard.trace.recorders.process import replace_handler, resident_bytes, spare_bytes, usage
 from mansard.trace.recorders.session import Session
 from mansard.trace.recorders.stepcount import Mark, closing, steps_between
 
@@ -37,6 +38,7 @@ _WINDOW_S = 60.0  # no window is longer, steps or not
 _MAX_EVENTS = 250_000  # per window: stopping and writing costs 7 to 10 us per event (torch 2.13)
 _FILE_BYTES_PER_EVENT = 440
 _GROWTH_BYTES = 512 * _MAX_EVENTS  # of resident memory while the profiler is on; 416 to 516 bytes per event
+_SPARE_SHARE = 0.25  # of the free memory is the most that may go while a window is open, whatever takes it
 _MAX_MARKS = 200_000
 _MAX_WINDOWS = 8
 
@@ -89,6 +91,8 @@ class Controller:
         self._own_marks = False
         self._inside = False
         self._rss_start = 0
+        self._most_growth = 0
+        self._marked_window = False
         self._events_per_s = 0.0
         self._finder = LoopFinder(self._loop_mark)
         self._sigterm: Any = None
@@ -210,7 +214,8 @@ class Controller:
         if len(marks) < 2:
             return
         steps = self._steps(marks)
-        if self._enough(steps, (marks[-1][0] - marks[0][0]) / 1e9):
+        full = self._marked_window and resident_bytes() - self._rss_start > 2 * _GROWTH_BYTES
+        if self._enough(steps, (marks[-1][0] - marks[0][0]) / 1e9) or (full and steps >= 3):
             self._wanted_steps = steps
             self._stop_window(complete=True)
             window = self._windows[-1]
@@ -256,7 +261,9 @@ class Controller:
             return
         self._state = "profiling"
         self._first_mark = max(0, len(self._marks) - 1) if self._marks else 0
-        self._rss_start = _resident_bytes()
+        self._rss_start = resident_bytes()
+        self._most_growth = max(4 * _GROWTH_BYTES, int(_SPARE_SHARE * spare_bytes()))
+        self._marked_window = at_mark
         self._open_window("profiled", where.name, at_mark)
 
     def _stop_window(self, *, complete: bool) -> None:
@@ -313,8 +320,11 @@ class Controller:
         if self._state != "profiling":
             return
         marked = len(self._marks) - self._first_mark > 1
-        grown = _resident_bytes() - self._rss_start
-        full = grown > _GROWTH_BYTES or seconds * self._events_per_s > 2 * _MAX_EVENTS
+        grown = resident_bytes() - self._rss_start
+        # Memory grows for other reasons too. In the first window it does not matter: profiling starts again at the
+        # first mark. Later the rate of the window before tells, and growth is looked at from mark to mark.
+        full = seconds * self._events_per_s > 2 * _MAX_EVENTS or grown > self._most_growth
+        full = full or (len(self._windows) == 1 and grown > _GROWTH_BYTES)
         idle = not marked and (seconds > _QUIET_S or (seconds > _NO_STEPS_S and grown > _QUIET_BYTES))
         if seconds > _WINDOW_S or idle or (full and seconds > 0.5):
             self._finder.soon(self._cap)
@@ -357,7 +367,7 @@ class Controller:
                 "directory": directory,
                 "files": {},
                 "at_mark": at_mark,
-                "rusage_start": _usage(),
+                "rusage_start": usage(),
                 "start_ns": time.time_ns(),
                 "end_ns": None,
                 "thread": threading.get_native_id(),
@@ -367,14 +377,14 @@ class Controller:
     def _close_window(self, complete: bool) -> dict[str, Any]:
         window = self._windows[-1]
         window["end_ns"] = time.time_ns()
-        window["rusage_end"] = _usage()
+        window["rusage_end"] = usage()
         window["complete"] = complete
         return window
 
     def _sample_rusage(self, now: int) -> None:
         if len(self._rusage) < 20_000 and (not self._rusage or now - self._rusage[-1][0] > 1_000_000):
-            usage = resource.getrusage(resource.RUSAGE_SELF)
-            self._rusage.append((now, usage.ru_minflt, usage.ru_utime, usage.ru_stime))
+            counted = resource.getrusage(resource.RUSAGE_SELF)
+            self._rusage.append((now, counted.ru_minflt, counted.ru_utime, counted.ru_stime))
 
     # -- the end ----------------------------------------------------------------------------------------------------------
 
@@ -441,7 +451,7 @@ class Controller:
         """Our own work: not re-entered, never an error for the program; an interrupt is passed on when done."""
         self._inside = True
         caught: list[int] = []
-        before = _replace_handler(signal.SIGINT, lambda *_: caught.append(1))
+        before = replace_handler(signal.SIGINT, lambda *_: caught.append(1))
         try:
             yield
         except Exception as error:
@@ -470,34 +480,3 @@ class Controller:
                 with contextlib.suppress(Exception):
                     abandon()
         self._finder.abandon()
-
-
-def _replace_handler(number: int, handler: Any) -> Any:
-    """Install a handler and return the one before; None where that is not possible or not ours to do."""
-    if threading.current_thread() is not threading.main_thread():
-        return None
-    before = signal.getsignal(number)
-    if before is None or before is signal.SIG_IGN:
-        return None
-    signal.signal(number, handler)
-    return before
-
-
-def _usage() -> dict[str, float]:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return {
-        "minor_faults": usage.ru_minflt,
-        "major_faults": usage.ru_majflt,
-        "user_s": usage.ru_utime,
-        "system_s": usage.ru_stime,
-        "voluntary_switches": usage.ru_nvcsw,
-        "involuntary_switches": usage.ru_nivcsw,
-    }
-
-
-def _resident_bytes() -> int:
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * resource.getpagesize()
-    except (OSError, ValueError, IndexError):
-        return 0

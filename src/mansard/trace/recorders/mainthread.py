@@ -48,7 +48,7 @@ def _called(_argument: object) -> int:
     # No `with` and no call of a Python function after one that may have put the tracer on.
     while queue:
         function = queue.popleft()
-        try:
+        try:  # noqa: SIM105
             function()
         except Exception:
             pass
@@ -62,7 +62,7 @@ def run_queue() -> None:
     """Run what is queued now; for the tracer's own events, which are on the main thread."""
     while queue:
         function = queue.popleft()
-        try:
+        try:  # noqa: SIM105
             function()
         except Exception:
             pass

@@ -29,6 +29,7 @@ class TorchSession:
         self._profile: Any = None
         self._target: Path | None = None
         self._ours = False
+        self._cuda = False
         self._handles: list[Any] = []
         self._optimizers: dict[int, int] = {}
 
@@ -47,10 +48,15 @@ class TorchSession:
             original = getattr(profiler, name, None)
             if original is not None:
                 setattr(profiler, name, self._giving_way(original, controller))
+
+        def devices_up() -> None:
+            self._cuda = True  # torch calls this while it initialises, before it says that it has
+            controller.ready()
+
         if torch.backends.cuda.is_built():
-            # Asking for CUDA earlier would initialise it, which the program may not want yet; once it does, start anew.
-            torch.cuda._lazy_call(controller.ready)
-        if not torch.cuda.is_initialized():
+            # To ask for CUDA is to initialise it, which the program may not want yet; once it does, profiling starts anew.
+            torch.cuda._lazy_call(devices_up)
+        if not self._cuda:
             controller.ready()
 
     def _giving_way(self, original: Any, controller: Controller) -> Any:
@@ -87,7 +93,7 @@ class TorchSession:
         from torch.autograd import profiler
 
         options: dict[str, Any] = {"use_cpu": True, "record_shapes": True, "use_kineto": True}
-        if torch.cuda.is_initialized():
+        if self._cuda:
             options["use_device"] = "cuda"
         config = _config()
         if config is not None:
