@@ -14,6 +14,7 @@ import argparse
 import importlib.util
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -50,23 +51,31 @@ class Outcome:
 
 
 def execute(command: list[str], truth: Any, stdin: str, limit_s: float) -> Outcome:
+    """Run a command; after `limit_s` it and everything it started are ended."""
     start = time.perf_counter()
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    process = subprocess.Popen(
+        command,
+        cwd=truth.folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    code = None
     try:
-        done = subprocess.run(
-            command,
-            cwd=truth.folder,
-            input=stdin if truth.stdin else "",
-            capture_output=True,
-            text=True,
-            timeout=limit_s,
-            check=False,
-            env=environment,
-        )
-    except subprocess.TimeoutExpired as error:
-        out = error.stdout.decode() if isinstance(error.stdout, bytes) else ""
-        return Outcome(code=124, stdout=out, stderr=f"over {limit_s:.0f} s", wall_s=limit_s)
-    return Outcome(code=done.returncode, stdout=done.stdout, stderr=done.stderr, wall_s=time.perf_counter() - start)
+        stdout, stderr = process.communicate(stdin if truth.stdin else "", timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        code = 124
+        os.killpg(process.pid, signal.SIGKILL)
+        stdout, stderr = process.communicate()
+        stderr += f"\nended after {limit_s:.0f} s"
+    except KeyboardInterrupt:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    code = process.returncode if code is None else code
+    return Outcome(code=code, stdout=stdout, stderr=stderr, wall_s=time.perf_counter() - start)
 
 
 def true_shares(truth: Any, phases_file: Path) -> tuple[dict[str, float], float | None]:
