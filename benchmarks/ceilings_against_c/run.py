@@ -1,6 +1,6 @@
 """Mansard's ceilings against C, torch and JAX on this machine, interleaved in random order, paired and repeated.
 
-    python benchmarks/ceilings_against_c/run.py [--rounds 7] [--only vector,memory,matrix] [--output FILE.json]
+    python benchmarks/ceilings_against_c/run.py [--rounds 7] [--only vector,memory,matrix] [--match REGEX] [--output FILE.json]
 
 Needs gcc, numba, torch, jax. A ratio above 0.97 means: within 3 % of the best of them, or better.
 """
@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -99,19 +100,19 @@ def memory_items(teams, caches, yardstick):
             one = Probe(
                 level=level, mix=mix, page=page, store=store, scope="node", working_set_bytes=bytes_, repeats=repeats
             )
-            # What `measure` tries, no more: every shape for ordinary stores to DRAM, the first one elsewhere.
-            shapes = kernels.SHAPES[mix] if level == "dram" and store == "regular" else kernels.SHAPES[mix][:1]
+            # What `measure` tries, no more: every shape for ordinary stores, the first one for streaming stores.
+            shapes = kernels.SHAPES[mix] if store == "regular" else kernels.SHAPES[mix][:1]
             variants = ("vector",) if store == "streaming" else ("vector", "plain")
-            lines = [f"mem {v} {mix} {store} {page} {count} {bytes_} {repeats} {SAMPLES}" for v in variants]
+            lines = [f"mem {v} {mix} {store} {page} {count} {bytes_} {repeats} {SAMPLES} {each}" for v in variants]
             name = f"{count}T {level} {mix} {page} {store}"
             jobs.append(
                 (
                     Item(name, "B/s"),
                     [
-                        lambda a=arenas[page], p=probe: float(a.run(p, SAMPLES).max())
+                        lambda place, a=arenas[page], p=probe: float(a.run(p, SAMPLES, place=place).max())
                         for probe in (replace(one, shape=shape) for shape in shapes)
                     ],
-                    [lambda text=line: yardstick.ask(text) for line in lines],
+                    [lambda place, text=line: yardstick.ask(f"{text} {place}") for line in lines],
                 )
             )
     return jobs
@@ -127,15 +128,22 @@ def vector_items(teams, yardstick):
             jobs.append(
                 (
                     Item(f"{count}T {dtype} vector", "FLOP/s"),
-                    [lambda t=team, d=dtype, s=shape: float(fma_rates(t, d, *s, SAMPLES).max()) for shape in shapes],
-                    [lambda c=count, d=dtype, n=steps: yardstick.ask(f"fma {d} {c} {n} {SAMPLES}")],
+                    [
+                        lambda _place, t=team, d=dtype, s=shape: float(fma_rates(t, d, *s, SAMPLES).max())
+                        for shape in shapes
+                    ],
+                    [lambda _place, c=count, d=dtype, n=steps: yardstick.ask(f"fma {d} {c} {n} {SAMPLES}")],
                 )
             )
     return jobs
 
 
 def interleave(jobs, rounds):
-    """Run every job `rounds` times, jobs and sides in random order; the best of each side counts per round."""
+    """Run every job `rounds` times, jobs and sides in random order; the best of each side counts per round.
+
+    The round is also the place of the arrays in the buffers, on both sides: which lines collide in a physically indexed
+    cache is a matter of pages, not of kernels.
+    """
     order = random.Random(3)
     for number in range(rounds + 1):  # the first round warms up and is not kept
         order.shuffle(jobs)
@@ -144,7 +152,7 @@ def interleave(jobs, rounds):
             order.shuffle(calls)
             best = [0.0, 0.0]
             for side, call in calls:
-                best[side] = max(best[side], call())
+                best[side] = max(best[side], call(number))
             if number:
                 item.ours.append(best[0])
                 item.theirs.append(best[1])
@@ -199,6 +207,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", default="vector,memory,matrix")
+    parser.add_argument("--match", default="", help="regular expression on the items of vector and memory")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     only = options.only.split(",")
@@ -212,6 +221,7 @@ def main() -> int:
                 yardstick = Yardstick(folder)
                 jobs = vector_items(teams, yardstick) if "vector" in only else []
                 jobs += memory_items(teams, caches, yardstick) if "memory" in only else []
+                jobs = [job for job in jobs if re.search(options.match, job[0].name)]
                 items += interleave(jobs, options.rounds)
                 yardstick.close()
             for team in teams.values():

@@ -1,10 +1,11 @@
 /* STREAM-like sweeps and an FMA loop in C, the yardstick for Mansard's own kernels.
  *
  * One command per line on stdin, one line of rates on stdout:
- *   mem VARIANT MIX STORE PAGE THREADS BYTES REPEATS SAMPLES   bytes per second of each sample
+ *   mem VARIANT MIX STORE PAGE THREADS BYTES REPEATS SAMPLES ROOM PLACE   bytes per second of each sample
  *   fma DTYPE THREADS STEPS SAMPLES                            FLOP per second of each sample
  * VARIANT is `plain` (ordinary loops, vectorised by the compiler) or `vector` (64-byte vectors, 8 per turn).
  * STORE is `regular` or `streaming` (non-temporal), PAGE `4k` or `huge`, BYTES the working set of one thread.
+ * ROOM is the buffer of one thread; the working set lies at its PLACE-th part of whole 2 MiB pages.
  * Bytes are counted as STREAM counts them: each touched array once.
  *
  * Build: gcc -O3 -march=native -fopenmp-simd -pthread stream.c -o stream
@@ -156,7 +157,7 @@ static char *get(int thread, int huge, size_t size) {
 
 static struct {
   int fma, mix, streaming, plain, huge, threads, samples, f64;
-  long bytes, repeats, cpus[MAX_THREADS];
+  long bytes, repeats, room, place, cpus[MAX_THREADS];
 } job;
 static atomic_long arrived;
 static double started[MAX_THREADS][64], ended[MAX_THREADS][64];
@@ -176,7 +177,8 @@ static void *work(void *argument) {
   pthread_setaffinity_np(pthread_self(), sizeof set, &set);
   const int arrays = ARRAYS[job.mix];
   const long each = job.bytes / arrays / 1024 * 1024;
-  char *base = job.fma ? 0 : get(id, job.huge, job.bytes);
+  const long step = (job.bytes + (2 << 20) - 1) >> 21 << 21, parts = job.room / step > 1 ? job.room / step : 1;
+  char *base = job.fma ? 0 : get(id, job.huge, job.room) + job.place % parts * step;
   float *c = (float *)base, *a = job.mix == 0 ? c : (float *)(base + each), *b = (float *)(base + 2 * each);
   if (arrays == 1) a = c;
   if (arrays < 3) b = a;
@@ -207,8 +209,8 @@ int main(void) {
     if (CPU_ISSET(cpu, &mask)) job.cpus[n++] = cpu;
   while (fgets(line, sizeof line, stdin)) {
     double work_done;
-    if (sscanf(line, "mem %31s %31s %31s %31s %d %ld %ld %d", word[0], word[1], word[2], word[3], &job.threads, &job.bytes,
-               &job.repeats, &job.samples) == 8) {
+    if (sscanf(line, "mem %31s %31s %31s %31s %d %ld %ld %d %ld %ld", word[0], word[1], word[2], word[3], &job.threads, &job.bytes,
+               &job.repeats, &job.samples, &job.room, &job.place) == 10) {
       job.fma = 0, job.mix = -1;
       for (int m = 0; m < 7; m++)
         if (!strcmp(word[1], MIXES[m])) job.mix = m;

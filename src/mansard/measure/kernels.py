@@ -21,17 +21,16 @@ from typing import Any
 
 BLOCK_BYTES = 1024  # arrays are a multiple of this, the largest unrolled loop body
 ALIGN_BYTES = 64  # of every array
-# (bytes of one vector, vectors per array in one loop body), the first for caches and streaming stores; ordinary stores
-# to DRAM try all. A single read stream must not be spread over many load instructions, or the prefetchers, which go by
+# (bytes of one vector, vectors per array in one loop body), the first for streaming stores; ordinary stores try all. A single read stream must not be spread over many load instructions, or the prefetchers, which go by
 # the address of the load, lose it; two half-line stores fill a missing line faster than one whole-line store on Zen 5.
 SHAPES: dict[str, tuple[tuple[int, int], ...]] = {
     "read": ((64, 8), (32, 4)),
     "write": ((64, 8), (32, 4)),
-    "copy": ((64, 16), (32, 4)),
-    "scale": ((64, 16), (32, 4)),
-    "add": ((64, 16), (32, 4)),
-    "triad": ((64, 16), (32, 4)),
-    "in_place": ((64, 2), (32, 4)),
+    "copy": ((64, 16), (32, 4), (64, 4)),
+    "scale": ((64, 16), (32, 4), (64, 4)),
+    "add": ((64, 16), (32, 4), (64, 4)),
+    "triad": ((64, 16), (32, 4), (64, 4)),
+    "in_place": ((64, 2), (32, 4), (64, 8)),
 }
 BARRIER_LIMIT_NS = 5_000_000_000
 ELEMENT_BITS = {"f32": 32, "f64": 64}
