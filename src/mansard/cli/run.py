@@ -104,8 +104,9 @@ def command(
     drift: dict[str, Any] | None = None
     if ceilings_file is None:
         from mansard.diagnose.regime import seen_regime
+        from mansard.measure import reference
 
-        ceilings, drift = seen_regime(ceilings, before, _probe(ceilings))
+        ceilings, drift = seen_regime(ceilings, before, _probe(ceilings), reference(ceilings))
     line = shlex.join((["-m"] if as_module else []) + [program, *args])
     diagnosis = diagnose_run(trace, ceilings, program=line, drift=drift)
     document = dumps(to_document(diagnosis))

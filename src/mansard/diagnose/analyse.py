@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,11 @@ from mansard.diagnose.sweep import charged_s
 from mansard.diagnose.verdict import main_verdict
 from mansard.trace.run import Part, RunTrace
 
+#: What a receipt says of the machine; the rest is in the ceilings document.
+_MACHINE = ("cpu_model", "clock_hz_estimated", "threads", "memory_bytes", "huge_pages", "kernel", "measured", "foreign_load",
+            "tuning_variables")  # fmt: skip
+#: Other programs' share of the processors above which a run's shares are said to be lower bounds.
+FOREIGN_LOAD = 0.08
 #: A profiled step may differ this much from the unprofiled one before its overhead is a finding.
 LARGE_OVERHEAD = 0.5
 
@@ -38,6 +44,7 @@ def diagnose_run(
         program: The command line, for the receipt.
         drift: Ceilings probed before and after the program, for the receipt.
     """
+    trace = _at_its_scope(trace)
     windows = windows_of(trace)
     chosen = inside(windows, trace.start_ns)
     step = _step_time(trace, windows)
@@ -74,8 +81,17 @@ def diagnose_run(
         advice=advise(case),
         ceilings=ceilings.ceilings,
         receipt=_receipt(trace, ceilings, judged, drift),
-        findings=_findings(trace, step, judged, windows),
+        findings=_findings(trace, step, judged, windows, drift),
         attributed_ratio=_attributed(judged),
+    )
+
+
+def _at_its_scope(trace: RunTrace) -> RunTrace:
+    """Return the run with every operation judged at what it could use: one thread can use one core."""
+    if trace.threads > 1:
+        return trace
+    return replace(
+        trace, operators=tuple(replace(o, scope="core") if o.scope == "node" else o for o in trace.operators)
     )
 
 
@@ -235,7 +251,7 @@ def _receipt(
         "threads": trace.threads,
         "scope": trace.scope,
         "ceilings_source": ceilings.source,
-        "machine": dict(ceilings.machine),
+        "machine": {key: ceilings.machine[key] for key in _MACHINE if key in ceilings.machine},
         "environment": dict(trace.environment),
     }
     if peak is not None and not isinstance(peak, Unknown):
@@ -248,7 +264,13 @@ def _receipt(
     return receipt
 
 
-def _findings(trace: RunTrace, step: StepTime, judged: Sequence[JudgedOperator], windows: Windows) -> tuple[Note, ...]:
+def _findings(
+    trace: RunTrace,
+    step: StepTime,
+    judged: Sequence[JudgedOperator],
+    windows: Windows,
+    drift: Mapping[str, Any] | None,
+) -> tuple[Note, ...]:
     notes = [Note(code=f.code, text=f.text) for f in trace.findings]
     if not windows.repeated:
         notes.append(Note(code="no_steps", text="no repeated step was found; the figures describe everything recorded"))
@@ -258,6 +280,17 @@ def _findings(trace: RunTrace, step: StepTime, judged: Sequence[JudgedOperator],
                 code="profiler_overhead",
                 text=f"the profiler made a step {format_ratio(step.profiler_overhead_ratio)} longer "
                 f"({format_s(step.profiled_median_s)} against {format_s(step.median_s)}); its part was taken out",
+            )
+        )
+    loads = [
+        float(p.get("foreign_load_ratio", 0.0)) for p in ((drift or {}).get("before"), (drift or {}).get("after")) if p
+    ]
+    if loads and max(loads) > FOREIGN_LOAD:
+        notes.append(
+            Note(
+                code="foreign_load",
+                text=f"other programs used {format_ratio(max(loads))} of the processors around this run: its times are upper "
+                "bounds and its shares lower bounds",
             )
         )
     for row in judged:

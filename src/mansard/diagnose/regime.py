@@ -11,34 +11,38 @@ from typing import Any
 
 from mansard.core import Area, Ceilings
 
-#: A probe this much below the stored ceiling is another regime, not noise.
+#: A probe this much below the typical figure is another regime, not noise.
 ANOTHER_REGIME = 0.9
+#: Other load above which a probe says nothing about the machine.
+FOREIGN_LOAD = 0.08
 
 
 def seen_regime(
-    ceilings: Ceilings, before: Mapping[str, float], after: Mapping[str, float]
+    ceilings: Ceilings, before: Mapping[str, float], after: Mapping[str, float], typical: Mapping[str, float]
 ) -> tuple[Ceilings, dict[str, Any]]:
-    """Return the ceilings of the regime that both probes saw, and what changed.
+    """Return the ceilings of the regime that the probes saw, and what changed.
 
     Args:
         ceilings: The stored ceilings.
-        before, after: Results of `mansard.measure.probe`: `dram_bytes_per_s`, `vector_f32_flop_per_s`; either may be empty.
+        before, after: Results of `mansard.measure.probe`; either may be empty.
+        typical: What a probe gives when the machine is as it was measured (`mansard.measure.reference`).
 
-    The better of the two probes counts, since other load can only lower a probe. A ceiling that was exceeded is raised
-    to what was seen; one that was clearly missed by both probes is lowered, with every access mix of that level alike.
+    The better of the quiet probes counts. A resource that even the better one clearly misses is lowered, every access
+    mix of that level alike; a probe taken under other load lowers nothing, since load belongs to a sample and not to a
+    ceiling.
     """
-    notes: dict[str, Any] = {"before": dict(before), "after": dict(after)}
+    notes: dict[str, Any] = {"before": dict(before), "after": dict(after), "typical": dict(typical)}
+    quiet = [p for p in (before, after) if p and p.get("foreign_load_ratio", 0.0) <= FOREIGN_LOAD]
     result = ceilings
     for key, area, match in (
         ("dram_bytes_per_s", Area.MEMORY, {"level": "dram"}),
         ("vector_f32_flop_per_s", Area.COMPUTE, {"engine": "vector", "dtype": "f32"}),
     ):
-        seen = max((p[key] for p in (before, after) if p.get(key)), default=0.0)
-        known = [c for c in ceilings.find(scope="node", area=area, **match) if c.resource.mix != "fresh"]
-        if seen <= 0 or not known:
+        seen = max((p[key] for p in quiet if p.get(key)), default=0.0)
+        if seen <= 0 or not typical.get(key):
             continue
-        ratio = seen / max(c.value for c in known)
-        if ratio < ANOTHER_REGIME or ratio > 1.0:
+        ratio = seen / typical[key]
+        if ratio < ANOTHER_REGIME:
             notes[f"{key}_ratio"] = ratio
             result = _scaled(result, area, match, ratio)
     return result, notes

@@ -118,7 +118,9 @@ def _between_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator]
         limiting_ceiling=label,
         level=None,
         link=None,
-        share_of_ceiling=share_of(least, case.account.step_s),
+        share_of_ceiling=Unknown("waiting has no ceiling; see the headroom")
+        if bound is Bound.HOST
+        else share_of(least, case.account.step_s),
         headroom_s=seconds,
         time_share=share_of_step,
         grade=Grade.MEASURED if bound is Bound.HOST else Grade.MODELLED,
