@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from mansard.core import Area, Ceiling, Ceilings, Kind, Resource
 from mansard.diagnose.regime import seen_regime
 
@@ -20,8 +22,8 @@ def test_the_slow_regime_lowers_the_level_it_concerns() -> None:
     # 34 of a typical 50 GB/s is 0.68: DRAM of the node goes to 34, the cache and the single core stay.
     slow = {"dram_bytes_per_s": 34e9, "foreign_load_ratio": 0.01}
     found, notes = seen_regime(machine(), slow, slow, {"dram_bytes_per_s": 50e9})
-    assert values(found) == [34e9, 400e9, 30e9]
-    assert notes["dram_bytes_per_s_ratio"] == 0.68
+    assert values(found) == pytest.approx([34e9, 400e9, 30e9])
+    assert notes["dram_bytes_per_s_ratio"] == pytest.approx(0.68)
 
 
 def test_the_better_probe_counts_and_noise_changes_nothing() -> None:

@@ -43,6 +43,16 @@ def test_large_products_are_compute_bound() -> None:
     assert found.advice[0].gain_s == pytest.approx(0.048 * (1 - 200 / 400), rel=1e-6)
 
 
+def test_another_frameworks_rate_is_no_promise() -> None:
+    # 400 GFLOP/s in bf16 was reached by another framework: nothing to gain here.
+    ceilings = build.two_core_machine()
+    moved = tuple(
+        replace(c, conditions={"backend": "jax"}) if c.resource.dtype == "bf16" else c for c in ceilings.ceilings
+    )
+    found = diagnose_run(run_of([Ran(GEMM, 12.0)]), replace(ceilings, ceilings=moved), program="train.py")
+    assert "lower_precision" not in [a.rule for a in found.advice]
+
+
 def test_large_elementwise_chain_is_memory_bound_and_fusion_is_advised() -> None:
     found = diagnose(run_of([Ran(ADD, 5.0)] * 6))
     assert found.verdict.bound is Bound.MEMORY

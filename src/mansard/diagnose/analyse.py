@@ -27,6 +27,8 @@ from mansard.trace.run import Part, RunTrace
 #: What a receipt says of the machine; the rest is in the ceilings document.
 _MACHINE = ("cpu_model", "clock_hz_estimated", "threads", "memory_bytes", "huge_pages", "kernel", "measured", "foreign_load",
             "tuning_variables")  # fmt: skip
+#: From this many unprofiled step times on, their own spread is the interval.
+MANY_STEPS = 5
 #: Other programs' share of the processors above which a run's shares are said to be lower bounds.
 FOREIGN_LOAD = 0.08
 #: A profiled step may differ this much from the unprofiled one before its overhead is a finding.
@@ -111,15 +113,21 @@ def _within_step(
 def _step_time(trace: RunTrace, windows: Windows) -> StepTime:
     lengths = (windows.end_ns - windows.start_ns).astype(np.float64) * 1e-9
     profiled = float(np.median(lengths))
+    recorded = median_interval(lengths)
+    low, high, count = recorded.low, recorded.high, recorded.count
+    median, overhead = recorded.median, None
     if trace.unprofiled_step_s:
-        summary = median_interval(trace.unprofiled_step_s)
-        overhead = profiled / summary.median - 1.0
-    else:
-        summary, overhead = median_interval(lengths), None
+        alone = median_interval(trace.unprofiled_step_s)
+        median, overhead = alone.median, profiled / alone.median - 1.0
+        if alone.count >= MANY_STEPS:
+            low, high, count = alone.low, alone.high, alone.count
+        else:
+            # A few group means say nothing of the spread of steps: take the relative spread that was recorded.
+            low, high = low * median / profiled, high * median / profiled
     return StepTime(
-        median_s=summary.median,
-        count=summary.count if windows.repeated else 1,
-        ci95_s=(summary.low, summary.high),
+        median_s=median,
+        count=count if windows.repeated else 1,
+        ci95_s=(low, high),
         profiled_median_s=profiled,
         profiler_overhead_ratio=overhead,
         source=trace.steps.source if windows.repeated else "none",
