@@ -6,11 +6,8 @@ up to three decimals and become integer nanoseconds from their text, never throu
 
 from __future__ import annotations
 
-import gzip
 import json
-import re
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -20,7 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mansard.core.errors import InputError
+from mansard.trace.readers.kineto_text import ABSENT, Event, bytes_of, decode, raw_json
 
 Int64Array = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
@@ -29,14 +26,11 @@ NONE = -1  # in the integer columns: not recorded
 _LONGEST_NS = 7 * 24 * 3600 * 10**9  # longer durations are damage
 
 
-_ABSENT = msgspec.Raw()
-
-
 class _Args(msgspec.Struct, gc=False):
-    dims: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input Dims")
-    types: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input type")
-    strides: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input Strides")
-    values: msgspec.Raw = msgspec.field(default=_ABSENT, name="Concrete Inputs")
+    dims: msgspec.Raw = msgspec.field(default=ABSENT, name="Input Dims")
+    types: msgspec.Raw = msgspec.field(default=ABSENT, name="Input type")
+    strides: msgspec.Raw = msgspec.field(default=ABSENT, name="Input Strides")
+    values: msgspec.Raw = msgspec.field(default=ABSENT, name="Concrete Inputs")
     sequence: Any = msgspec.field(default=NONE, name="Sequence number")
     forward_thread: Any = msgspec.field(default=NONE, name="Fwd thread id")
     external: Any = msgspec.field(default=NONE, name="External id")
@@ -44,25 +38,6 @@ class _Args(msgspec.Struct, gc=False):
     device: Any = NONE
     stream: Any = NONE
     bytes: Any = NONE
-
-
-class _Event(msgspec.Struct, gc=False):
-    ph: Any = None
-    cat: Any = None
-    name: Any = None
-    pid: Any = None
-    tid: Any = None
-    ts: msgspec.Raw = _ABSENT
-    dur: msgspec.Raw = _ABSENT
-    args: msgspec.Raw = _ABSENT
-
-
-class _Trace(msgspec.Struct, gc=False):
-    traceEvents: list[_Event]  # noqa: N815
-    baseTimeNanoseconds: Any = None  # noqa: N815
-    deviceProperties: Any = None  # noqa: N815
-    distributedInfo: Any = None  # noqa: N815
-    schemaVersion: Any = None  # noqa: N815
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,138 +125,9 @@ def read_kineto(path: Path) -> KinetoTrace:
         InputError: The file cannot be opened, or is no trace.
     """
     damage: list[str] = []
-    data = _bytes_of(Path(path), damage)
-    head, events = _decode(Path(path), data, damage)
+    data = bytes_of(Path(path), damage)
+    head, events = decode(Path(path), data, damage)
     return _columns(head, events, damage)
-
-
-def _bytes_of(path: Path, damage: list[str]) -> bytes:
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"Cannot read {path}: {error.strerror}.", code="unreadable") from error
-    if raw[:2] != b"\x1f\x8b":
-        data = raw
-    else:
-        try:
-            data = gzip.decompress(raw)
-        except (OSError, EOFError, zlib.error):
-            data = _decompress_what_is_there(raw)
-            damage.append("the compressed file is cut short or damaged")
-    return data[3:] if data[:3] == b"\xef\xbb\xbf" else data
-
-
-def _decompress_what_is_there(raw: bytes) -> bytes:
-    out = b""
-    engine = zlib.decompressobj(wbits=31)
-    try:
-        for start in range(0, len(raw), 1 << 16):
-            out += engine.decompress(raw[start : start + (1 << 16)])
-    except zlib.error:
-        pass
-    return out
-
-
-def _decode(path: Path, data: bytes, damage: list[str]) -> tuple[Mapping[str, Any], list[_Event]]:
-    kind: Any = list[_Event] if data.lstrip()[:1] == b"[" else _Trace
-    try:
-        trace = msgspec.json.decode(data, type=kind)
-        if isinstance(trace, list):
-            return {}, trace
-        head = {name: getattr(trace, name) for name in trace.__struct_fields__ if name != "traceEvents"}
-        return head, trace.traceEvents
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        reason = str(error)
-    return _salvage(path, data, damage, reason)
-
-
-_HEAD_KEYS = ("baseTimeNanoseconds", "deviceProperties", "distributedInfo", "schemaVersion")
-_ARRAY = re.compile(r'"traceEvents"\s*:\s*\[')
-_BRACES = re.compile(r'"(?:[^"\\]|\\.)*"|[{}]', re.DOTALL)
-
-
-def _salvage(path: Path, data: bytes, damage: list[str], reason: str) -> tuple[Mapping[str, Any], list[_Event]]:
-    """Read event by event what a strict parser refuses: cut off, NaN, bad escapes, bytes that are not UTF-8."""
-    text = data.decode("utf-8", errors="replace")
-    found = _ARRAY.search(text)
-    start = found.end() if found else (text.index("[") + 1 if text.lstrip()[:1] == "[" else -1)
-    if start < 0:
-        raise InputError(
-            f"{path} is not a Kineto or Chrome trace: it has no traceEvents ({reason}).",
-            hint="Give the JSON file that torch.profiler's export_chrome_trace wrote.",
-            code="not_a_trace",
-        )
-    damage.append(f"not valid JSON as it should be ({reason}); read event by event")
-    if "\ufffd" in text and b"\xef\xbf\xbd" not in data:
-        damage.append("some bytes are not UTF-8; they are shown as \ufffd")
-    head = _salvage_head(text)
-    events: list[_Event] = []
-    lost = 0
-    for one in _objects(text, start):
-        event = _salvaged_event(one)
-        if event is None:
-            lost += 1
-        else:
-            events.append(event)
-    if lost:
-        damage.append(f"{lost} events could not be read and are left out")
-    if not events:
-        raise InputError(f"{path} holds no readable event ({reason}).", code="not_a_trace")
-    return head, events
-
-
-def _salvage_head(text: str) -> dict[str, Any]:
-    head: dict[str, Any] = {}
-    decoder = json.JSONDecoder()
-    for key in _HEAD_KEYS:
-        found = re.search(rf'"{key}"\s*:\s*', text)
-        if found:
-            try:
-                head[key] = decoder.raw_decode(text, found.end())[0]
-            except ValueError:
-                continue
-    return head
-
-
-def _objects(text: str, start: int) -> Iterator[str]:
-    """Yield the text of each object of an array, whole or not, until the array ends."""
-    depth, begin = 0, start
-    for token in _BRACES.finditer(text, start):
-        mark = token.group()
-        if mark == "{":
-            if depth == 0:
-                if "]" in text[begin : token.start()]:
-                    return
-                begin = token.start()
-            depth += 1
-        elif mark == "}":
-            depth -= 1
-            if depth == 0:
-                yield text[begin : token.end()]
-                begin = token.end()
-            elif depth < 0:
-                return
-    if depth > 0:
-        yield text[begin:]
-
-
-def _salvaged_event(text: str) -> _Event | None:
-    try:
-        return msgspec.json.decode(text.encode(), type=_Event)
-    except (msgspec.MsgspecError, UnicodeEncodeError):
-        pass
-    try:
-        loose = json.loads(text, strict=False, parse_constant=lambda _: None, parse_float=str)
-    except ValueError:
-        return None
-    known = {k: v for k, v in loose.items() if k in _Event.__struct_fields__} if isinstance(loose, dict) else {}
-    if not known:
-        return None
-    return _Event(**{k: _raw(v) if k in ("ts", "dur", "args") else v for k, v in known.items()})
-
-
-def _raw(value: Any) -> msgspec.Raw:
-    return msgspec.Raw(json.dumps(value).encode())
 
 
 def to_ns(text: bytes) -> int | None:
@@ -342,7 +188,7 @@ class _Builder:
         self.rows: list[tuple[int, ...]] = []
         self.names, self.categories, self.processes, self.threads = _Table(), _Table(), _Table(), _Table()
         self.signatures: dict[tuple[bytes, ...], int] = {}
-        self.open: dict[int, list[tuple[_Event, int]]] = {}
+        self.open: dict[int, list[tuple[Event, int]]] = {}
         self.lost: dict[str, int] = {}
         self.places: dict[tuple[Any, Any], tuple[int, int]] = {}
         self.args = msgspec.json.Decoder(_Args)
@@ -350,7 +196,7 @@ class _Builder:
     def lose(self, why: str) -> None:
         self.lost[why] = self.lost.get(why, 0) + 1
 
-    def add(self, event: _Event, start: int, duration: int) -> None:
+    def add(self, event: Event, start: int, duration: int) -> None:
         if duration < 0 or duration > _LONGEST_NS:
             self.lose("of negative or absurd length")
             return
@@ -388,7 +234,7 @@ class _Builder:
             )
         )
 
-    def place(self, event: _Event) -> tuple[int, int]:
+    def place(self, event: Event) -> tuple[int, int]:
         """Return the numbers of an event's process and thread."""
         pid, tid = _key(event.pid), _key(event.tid)
         place = (self.processes.code(pid), self.threads.code((pid, tid)))
@@ -417,11 +263,11 @@ def _loose_args(raw: bytes) -> _Args:
         if key in known:
             name = known[key]
             shaped = name in ("dims", "types", "strides", "values")
-            values[name] = _raw(value) if shaped else value
+            values[name] = raw_json(value) if shaped else value
     return _Args(**values)
 
 
-def _columns(head: Mapping[str, Any], events: list[_Event], damage: list[str]) -> KinetoTrace:
+def _columns(head: Mapping[str, Any], events: list[Event], damage: list[str]) -> KinetoTrace:
     builder = _Builder(_whole(head.get("baseTimeNanoseconds")) if head.get("baseTimeNanoseconds") is not None else 0)
     names: dict[tuple[Any, Any], str] = {}
     process_names: dict[Any, str] = {}
@@ -445,7 +291,7 @@ def _columns(head: Mapping[str, Any], events: list[_Event], damage: list[str]) -
     return _frozen(builder, head, names, process_names, damage)
 
 
-def _pair(builder: _Builder, event: _Event) -> None:
+def _pair(builder: _Builder, event: Event) -> None:
     """Join a begin with the end that closes it on the same thread."""
     at = to_ns(bytes(event.ts))
     if at is None:
@@ -461,7 +307,7 @@ def _pair(builder: _Builder, event: _Event) -> None:
         builder.lose("that end without a beginning")
 
 
-def _named(event: _Event, names: dict[tuple[Any, Any], str], process_names: dict[Any, str]) -> None:
+def _named(event: Event, names: dict[tuple[Any, Any], str], process_names: dict[Any, str]) -> None:
     if event.name not in ("thread_name", "process_name"):
         return
     try:

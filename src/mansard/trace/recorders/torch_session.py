@@ -89,7 +89,6 @@ class TorchSession:
         self._target = directory
 
     def _new_profile(self) -> Any:
-        import torch
         from torch.autograd import profiler
 
         options: dict[str, Any] = {"use_cpu": True, "record_shapes": True, "use_kineto": True}
