@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from mansard.trace.jax_events import Executions, HostEvents
 from mansard.trace.jax_marks import marks_of, unprofiled
-from mansard.trace.jax_steps import Runs, find_steps, runs_of, smallest_period, steps_between, steps_by_period
+from mansard.trace.jax_steps import (
+    Runs,
+    find_steps,
+    rounds_of,
+    runs_of,
+    smallest_period,
+    steps_between,
+    steps_by_period,
+)
 
 
 @pytest.mark.parametrize(
@@ -188,3 +196,18 @@ def test_step_time_with_the_profiler_off() -> None:
     assert found.step_s == (pytest.approx(10e-9),)
     assert found.minor_faults_per_step == 10
     assert unprofiled(meta([], windows), None).step_s == ()
+
+
+def test_rounds_between_sparse_marks_are_divided_by_their_launches() -> None:
+    # Three rounds of programs 1, 2; the second also launches 7. Marks at 10 and 70 with 3 rounds between them.
+    r = runs([12, 22, 32, 42, 52, 55, 62], program=[1, 2, 1, 2, 7, 1, 2])
+    (marks,) = marks_of(meta([[10, "loop#0", 1, 1], [70, "loop#0", 4, 2]]))
+    found = find_steps(r, host(), [marks], (11, 100), first=False)
+    assert found is not None
+    assert found.source == "loop"
+    assert found.start_ns.tolist() == [12, 32, 55]
+
+
+def test_launches_that_do_not_divide_give_no_rounds() -> None:
+    assert rounds_of(np.array([1, 2, 3, 1, 2]), 2).tolist() == []
+    assert rounds_of(np.array([1, 2, 1, 2, 1, 2]), 3).tolist() == [0, 2, 4]

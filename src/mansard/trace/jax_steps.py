@@ -14,6 +14,7 @@ from mansard.trace.jax_marks import Marks
 
 Int64Array = npt.NDArray[np.int64]
 _LONGEST = 20_000  # launches that the search for a period looks at
+_OPENING_NS = 50_000_000  # the mark that opens a window lies this much before it at most
 _SMALL_SHARE = 0.02  # a program with less of the time than this does not make a step
 
 
@@ -186,22 +187,65 @@ def find_steps(
 def _stretches(mark: Marks, window: tuple[int, int], runs: Runs) -> list[Int64Array]:
     """Runs of consecutive step boundaries inside a window.
 
-    Where several steps went by between two marks, and the launches between them divide evenly, they are divided.
+    The mark that opened the window lies just before it. Where several steps went by between two marks, the launches
+    between them are divided by the sequence of programs that each step launches.
     """
-    low, high = np.searchsorted(mark.times_ns, window[0]), np.searchsorted(mark.times_ns, window[1], side="right")
+    low = int(np.searchsorted(mark.times_ns, window[0]))
+    if low and window[0] - mark.times_ns[low - 1] < _OPENING_NS:
+        low -= 1
+    high = int(np.searchsorted(mark.times_ns, window[1], side="right"))
     times, steps = mark.times_ns[low:high], mark.steps[low : max(low, high - 1)]
-    launched = np.sort(runs.launched_ns)
+    order = np.argsort(runs.launched_ns, kind="stable")
+    launched, program = runs.launched_ns[order], runs.program[order]
     out: list[list[int]] = [[int(times[0])]] if times.size else []
     for time, count, before in zip(times[1:].tolist(), steps.tolist(), times[:-1].tolist(), strict=False):
         if count > 1:
-            inside = launched[np.searchsorted(launched, before) : np.searchsorted(launched, time)]
-            if inside.size and inside.size % count == 0:
-                out[-1] += inside[inside.size // count :: inside.size // count].tolist()
+            inside = slice(np.searchsorted(launched, before), np.searchsorted(launched, time))
+            starts = rounds_of(program[inside], count)
+            if starts.size == count:
+                out[-1] += launched[inside][starts[1:]].tolist()
+                out[-1].append(time)
+                continue
         if count == 1 or out[-1][-1] != before:
             out[-1].append(time)
         else:
             out.append([time])
     return [np.array(s, dtype=np.int64) for s in out if len(s) > 1]
+
+
+def rounds_of(sequence: npt.NDArray[np.int64], rounds: int) -> Int64Array:
+    """Return where each round begins in a sequence of launches that holds a known number of rounds.
+
+    Every round launches the same programs; some rounds launch a few more at their end (a loss that is printed).
+
+    Args:
+        sequence: Program of each launch, from the start of a round on.
+        rounds: How many rounds there are.
+
+    Returns:
+        Index of the first launch of each round; empty where no such division exists.
+
+    >>> rounds_of(np.array([1, 2, 1, 2, 7, 1, 2]), 3).tolist()
+    [0, 2, 5]
+    """
+    size = sequence.size
+    for length in range(size // rounds, max(0, int(0.8 * size / rounds) - 1), -1):
+        pattern, spare = sequence[:length], size - rounds * length
+        starts, position = [0], length
+        while position + length <= size and len(starts) < rounds:
+            extra = 0
+            while extra <= spare and position + extra + length <= size:
+                if np.array_equal(sequence[position + extra : position + extra + length], pattern):
+                    break
+                extra += 1
+            else:
+                break
+            spare -= extra
+            starts.append(position + extra)
+            position += extra + length
+        if len(starts) == rounds:
+            return np.array(starts, dtype=np.int64)
+    return np.zeros(0, dtype=np.int64)
 
 
 def _launching(boundaries: Int64Array, runs: Runs) -> int:
