@@ -205,9 +205,11 @@ def test_rounds_between_sparse_marks_are_divided_by_their_launches() -> None:
     found = find_steps(r, host(), [marks], (11, 100), first=False)
     assert found is not None
     assert found.source == "loop"
-    assert found.start_ns.tolist() == [12, 32, 55]
+    # the last round is left out: nothing follows it, so its end is not known
+    assert found.start_ns.tolist() == [12, 32]
+    assert found.end_ns.tolist() == [32, 55]
 
 
 def test_launches_that_do_not_divide_give_no_rounds() -> None:
-    assert rounds_of(np.array([1, 2, 3, 1, 2]), 2).tolist() == []
+    assert rounds_of(np.array([1, 2, 3, 4]), 2).tolist() == []
     assert rounds_of(np.array([1, 2, 1, 2, 1, 2]), 3).tolist() == [0, 2, 4]
