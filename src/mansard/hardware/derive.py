@@ -1,0 +1,220 @@
+"""Peaks from units x width x multiply-adds x 2 x clock, beside what the vendor declares, and what the ratio says.
+
+One formula serves SIMD pipes of any ISA, CUDA and stream cores, tensor and matrix cores, and systolic arrays. A multiply-add
+is 2 FLOP.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mansard.core.dtypes import dtype_bytes
+from mansard.core.errors import UsageError
+from mansard.core.units import format_hz
+from mansard.core.unknown import Unknown, is_known
+from mansard.hardware.records import DERIVED_LIMIT_RATIO, Peak, Sku, Unit
+
+
+def derive_peak(*, units: float, width: float, clock_hz: float, fma_per_cycle: float = 1.0) -> float:
+    """Return the peak of a set of like units [FLOP/s].
+
+    Args:
+        units: How many units: pipes x cores, or tensor cores x SMs.
+        width: Multiply-adds that one unit does at once: SIMD lanes, or the products of a matrix unit.
+        clock_hz: Clock [Hz].
+        fma_per_cycle: Starts per cycle: 1 if fully pipelined, 0.5 if an instruction takes two passes.
+
+    Returns:
+        units x width x fma_per_cycle x 2 x clock [FLOP/s].
+
+    Assumes: every unit starts a multiply-add in every cycle.
+    Source: Hager and Wellein, Introduction to High Performance Computing for Scientists and Engineers, 2010, section 1.2.
+
+    Grace: 72 cores x 4 pipes, 128 bits hold 4 floats. H100: 132 SMs x 4 tensor cores, 512 products in bf16.
+
+    >>> derive_peak(units=72 * 4, width=4, clock_hz=3.1e9) / 1e12
+    7.1424
+    >>> round(derive_peak(units=132 * 4, width=512, clock_hz=1.98e9) / 1e12, 1)
+    1070.5
+    """
+    for name, value in (("units", units), ("width", width), ("clock_hz", clock_hz), ("fma_per_cycle", fma_per_cycle)):
+        if not (math.isfinite(value) and value > 0):
+            raise UsageError(f"{name} must be positive and finite, got {value!r}")
+    return units * width * fma_per_cycle * 2.0 * clock_hz
+
+
+def simd_lanes(width_bits: float, dtype: str) -> float:
+    """Return how many elements of `dtype` a register of `width_bits` holds.
+
+    >>> simd_lanes(128, "f32"), simd_lanes(512, "f64")
+    (4.0, 8.0)
+    """
+    return width_bits / 8.0 / dtype_bytes(dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakRow:
+    """One peak of a package: what the vendor declares beside what its units give.
+
+    Args:
+        peak: The row of the file.
+        declared: [FLOP/s] or `Unknown`.
+        derived: At `clock_hz` [FLOP/s] or `Unknown`.
+        clock_hz: The clock of the derived figure [Hz], where there is one.
+        formula: The derivation with its numbers.
+        holds: Whether the derivation describes the declared chip: both agree at the vendor's clock, or only one is known.
+    """
+
+    peak: Peak
+    declared: float | Unknown
+    derived: float | Unknown
+    clock_hz: float | None
+    formula: str
+    holds: bool
+
+    @property
+    def ratio(self) -> float | Unknown:
+        """Derived over declared."""
+        return self.derived / self.declared
+
+
+def fma_of(peak: Peak, unit: Unit) -> float | Unknown:
+    """Return the multiply-adds of one unit per cycle for a peak."""
+    return peak.fma_per_cycle if peak.fma_per_cycle is not None else unit.lanes(peak.dtype)
+
+
+def peak_row(sku: Sku, peak: Peak, *, clock_hz: float | None = None, groups: float | None = None) -> PeakRow:
+    """Return declared and derived figures of one peak of the package.
+
+    Args:
+        sku: The product.
+        peak: One of its peaks.
+        clock_hz: Clock for the derived figure; None takes the one the vendor's peak uses.
+        groups: How many SMs or cores; None takes the package's.
+    """
+    declared: float | Unknown = (
+        peak.flop_per_s
+        if peak.flop_per_s is not None
+        else Unknown(f"the vendor declares no {peak.dtype} {peak.engine} peak for {sku.name}", ("--peak",))
+    )
+    clock = clock_hz if clock_hz is not None else peak.clock_hz
+    derived, formula = _derived(sku, peak, clock, groups)
+    holds = True
+    if peak.flop_per_s is not None:
+        at_rated, _ = _derived(sku, peak, peak.clock_hz, None)
+        holds = not is_known(at_rated) or abs(at_rated / peak.flop_per_s - 1.0) <= DERIVED_LIMIT_RATIO
+        if clock_hz is not None and not is_known(derived) and peak.clock_hz is not None:
+            # Without units the peak still follows the clock it was given for.
+            derived = peak.flop_per_s * clock_hz / peak.clock_hz
+            formula = f"{peak.flop_per_s:.4g} x {clock_hz:.4g} Hz / {peak.clock_hz:.4g} Hz"
+    return PeakRow(
+        peak=peak,
+        declared=declared,
+        derived=derived,
+        clock_hz=clock if is_known(derived) else None,
+        formula=formula,
+        holds=holds,
+    )
+
+
+def _derived(sku: Sku, peak: Peak, clock: float | None, groups: float | None) -> tuple[float | Unknown, str]:
+    if peak.unit is None:
+        return Unknown(f"the units behind {sku.name}'s {peak.dtype} {peak.engine} peak are not on record", ()), ""
+    unit = sku.unit(peak.unit)
+    count = groups if groups is not None else unit.groups
+    fma = fma_of(peak, unit)
+    if not is_known(fma):
+        return fma, ""
+    if count is None:
+        return Unknown(f"{sku.name} is a family: its products differ in the number of {unit.group}s", ("--cores",)), ""
+    if clock is None:
+        return Unknown(
+            f"the clock behind {sku.name}'s {peak.dtype} {peak.engine} peak is not on record", ("--clock",)
+        ), ""
+    text = f"{count:g} {unit.group} x {unit.per_group} {unit.name} x {fma:g} x 2 x {format_hz(clock)}"
+    return derive_peak(units=count * unit.per_group, width=fma, clock_hz=clock), text
+
+
+def peak_rows(sku: Sku, *, clock_hz: float | None = None, groups: float | None = None) -> tuple[PeakRow, ...]:
+    """Return all peaks of a package, in the order of the file."""
+    return tuple(peak_row(sku, p, clock_hz=clock_hz, groups=groups) for p in sku.peaks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partial:
+    """A ceiling below the peak that a program can be stuck at.
+
+    Args:
+        what: In words.
+        ratio: Of the full vector or matrix peak.
+        flop_per_s: [FLOP/s].
+        dtype, engine: Of the full peak.
+    """
+
+    what: str
+    ratio: float
+    flop_per_s: float
+    dtype: str
+    engine: str
+
+
+def partial_ceilings(sku: Sku, *, clock_hz: float | None = None, groups: float | None = None) -> tuple[Partial, ...]:
+    """Return the lower roofs: scalar code, no multiply-add, one core or SM.
+
+    Scalar code uses one lane of every pipe; code without multiply-adds does one operation where two were counted.
+
+    Source: Williams, Waterman, Patterson, Roofline, CACM 52(4), 2009 (ceilings within the roof).
+    """
+    found: list[Partial] = []
+    for row in peak_rows(sku, clock_hz=clock_hz, groups=groups):
+        if not is_known(row.derived) or row.peak.unit is None or not row.holds:
+            continue
+        unit, full, key = sku.unit(row.peak.unit), row.derived, row.peak
+        lanes = unit.lanes(key.dtype)
+
+        def add(what: str, ratio: float, key: Peak = key, full: float = full) -> None:
+            found.append(Partial(what=what, ratio=ratio, flop_per_s=full * ratio, dtype=key.dtype, engine=key.engine))
+
+        if unit.width_bits is not None and is_known(lanes) and key.dtype in ("f32", "f64"):
+            add("scalar code", 1.0 / lanes)
+        if unit.engine == "vector":
+            add("no multiply-add", 0.5)
+        count = groups if groups is not None else unit.groups
+        if count is not None and count > 1:
+            add(f"one {unit.group}", 1.0 / count)
+    return tuple(found)
+
+
+def what_ratios_say(
+    ratios: Mapping[str, float], *, clock_hz: float | None = None, rated_hz: Sequence[float] = ()
+) -> str:
+    """Return what the ratios of two sets of peaks imply.
+
+    A clock scales every element type alike; a wrong width, count or accumulate type does not.
+
+    Args:
+        ratios: By element type: derived over declared, or achieved over peak.
+        clock_hz: The clock of the numerator, for the words.
+        rated_hz: The clocks of the denominator, for the words.
+
+    >>> what_ratios_say({"tf32": 0.92, "bf16": 0.92, "f8": 0.921})
+    'the ratio is 0.92 for every element type: that is a clock, not a unit or a width'
+    >>> what_ratios_say({"tf32": 0.5, "bf16": 1.0})
+    'the ratios differ (0.5 to 1): units, widths or accumulate types, not a clock alone'
+    """
+    values = sorted(ratios.values())
+    if not values:
+        return "nothing to compare: either no peak is declared, or none can be derived"
+    low, high = values[0], values[-1]
+    middle = values[len(values) // 2]
+    if high - low <= 0.01 * high:
+        if abs(middle - 1.0) <= 0.01:
+            return "derived and declared agree within 1 %"
+        if len(values) == 1:
+            return f"the ratio is {middle:.3g}; one element type alone cannot tell a clock from a width"
+        clocks = sorted(set(rated_hz))
+        words = f": {format_hz(clock_hz)} against {' and '.join(map(format_hz, clocks))}" if clock_hz and clocks else ""
+        return f"the ratio is {middle:.2g} for every element type: that is a clock, not a unit or a width{words}"
+    return f"the ratios differ ({low:.3g} to {high:.3g}): units, widths or accumulate types, not a clock alone"
