@@ -221,3 +221,21 @@ def test_recording_of_a_program_without_a_framework_says_so(tmp_path):
     assert not done.usable
     assert done.frameworks == ()
     assert [f.code for f in done.findings] == ["no_framework"]
+
+
+def test_termination_is_recorded_after_the_program_has_forked(tmp_path):
+    write(
+        tmp_path / "forks.py",
+        """
+        import os, signal
+        child = os.fork()
+        if child == 0:
+            os.kill(os.getpid(), signal.SIGTERM)  # the default action: it ends here
+            os._exit(9)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+        os.kill(os.getpid(), signal.SIGTERM)
+        """,
+    )
+    ours, out = guest(tmp_path, "forks.py")
+    assert ours.returncode == 143
+    assert read_meta(out)["exit"] == {"kind": "signal", "code": 143}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy.typing as npt
 
 from mansard.core.errors import UndecidedError
 from mansard.trace.readers.kineto import KinetoTrace, read_kineto
+from mansard.trace.recorders.torch_lists import LISTS_FILE
 from mansard.trace.run import Finding, Operator, Part, RunTrace, WaitCause
 from mansard.trace.steps import Found, LaneOrder, Window, find_steps, windows_of
 from mansard.trace.torch_device import DeviceWork, device_work, has_device_work
@@ -41,16 +43,22 @@ def load_torch_run(directory: Path, meta: Mapping[str, Any]) -> RunTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """One profiled window and its file's events."""
+    """One profiled window, its file's events, and the lists of tensors that the file leaves incomplete."""
 
     trace: KinetoTrace
     window_ns: tuple[int, int]
+    lists: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _read_window(directory: Path, window: Window) -> Piece:
-    (name, *_) = window.files["torch"]
-    trace = read_kineto(directory / window.directory / "torch" / name)
-    return Piece(trace=trace, window_ns=(window.start_ns, window.end_ns))
+    name = window.files["torch"][0]
+    folder = directory / window.directory / "torch"
+    lists = folder / LISTS_FILE
+    return Piece(
+        trace=read_kineto(folder / name),
+        window_ns=(window.start_ns, window.end_ns),
+        lists=json.loads(lists.read_text(encoding="utf-8")) if lists.is_file() else {},
+    )
 
 
 @dataclass(slots=True)
@@ -147,7 +155,7 @@ def _emit_threads(piece: Piece, kinds: Kinds) -> Emitted:
     rows = np.flatnonzero(host & inside & (trace.end_ns > trace.start_ns))
     out = Emitted()
     for thread in np.unique(trace.thread[rows]):
-        emit(trace, rows[trace.thread[rows] == thread], kinds, out)
+        emit(trace, rows[trace.thread[rows] == thread], kinds, out, piece.lists)
     return out
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from mansard.core import Unknown
-from mansard.trace.aten import AtenCall, AtenCost, cost
+from mansard.trace.aten import AtenCall, AtenCost, cost, needs_inner, takes_lists
 from mansard.trace.readers.kineto import NONE, KinetoTrace
 from mansard.trace.run import Part, WaitCause
 
@@ -97,6 +98,53 @@ class Kinds:
             self.table.append(_kind(name, category, call))
         return number
 
+    def completed(self, code: int, call: AtenCall, inner: Sequence[AtenCall]) -> int:
+        """Return the kind of one event whose record is only complete with its lists and the calls beneath it."""
+        before = self.table[code]
+        key = (before.name, (repr(call), repr(inner)))
+        number = self._codes.get(key)
+        if number is None:
+            known = cost(call, inner)
+            number = self._codes[key] = len(self.table)
+            self.table.append(replace(before, role=_ROLES[known.kind], cost=known, shapes=shapes_text(call)))
+        return number
+
+
+_ROLES = {"work": WORK, "wrapper": DISPATCH, "free": FREE, "unknown": REST_UNKNOWN}
+_MOST_INNER = 256  # calls beneath one operator that its cost may depend on
+
+
+def _call(trace: KinetoTrace, row: int, lists: Mapping[str, Any]) -> AtenCall:
+    at = int(trace.signature[row])
+    args = trace.signatures[at].args() if at != NONE else {}
+    return AtenCall.from_record(trace.names[trace.name[row]], args, lists.get(str(int(trace.external_id[row]))))
+
+
+def _complete(
+    trace: KinetoTrace,
+    rows: Sequence[int],
+    codes: list[int],
+    ends: Sequence[int],
+    kinds: Kinds,
+    lists: Mapping[str, Any],
+) -> None:
+    """Replace the kinds of events that the shapes in the file alone do not describe, in place."""
+    names = {code: kinds.table[code].name for code in set(codes)}
+    wanted = {c for c, n in names.items() if n.startswith("aten::") and (needs_inner(n) or takes_lists(n))}
+    if not wanted:
+        return
+    starts = trace.start_ns
+    for i, code in enumerate(codes):
+        if code not in wanted:
+            continue
+        inner: list[AtenCall] = []
+        if needs_inner(names[code]):
+            j = i + 1
+            while j < len(rows) and starts[rows[j]] < ends[i] and len(inner) < _MOST_INNER:
+                inner.append(_call(trace, rows[j], lists))
+                j += 1
+        codes[i] = kinds.completed(code, _call(trace, rows[i], lists), inner)
+
 
 def _kind(name: str, category: str, call: AtenCall) -> Kind:
     if category in ("cuda_runtime", "cuda_driver", "runtime"):
@@ -114,8 +162,7 @@ def _kind(name: str, category: str, call: AtenCall) -> Kind:
     if category == "user_annotation":
         return Kind(role=RANGE, name=name, cost=None, part=None)
     known = cost(call)
-    roles = {"work": WORK, "wrapper": DISPATCH, "free": FREE, "unknown": REST_UNKNOWN}
-    return Kind(role=roles[known.kind], name=name, cost=known, part=None, shapes=shapes_text(call))
+    return Kind(role=_ROLES[known.kind], name=name, cost=known, part=None, shapes=shapes_text(call))
 
 
 _SHORT = {
@@ -150,7 +197,13 @@ def shapes_text(call: AtenCall) -> str:
     return " ".join(out)
 
 
-def emit(trace: KinetoTrace, rows: np.ndarray[tuple[int], np.dtype[np.int64]], kinds: Kinds, out: Emitted) -> None:
+def emit(
+    trace: KinetoTrace,
+    rows: np.ndarray[tuple[int], np.dtype[np.int64]],
+    kinds: Kinds,
+    out: Emitted,
+    lists: Mapping[str, Any] | None = None,
+) -> None:
     """Walk the events of one thread and append what they come to.
 
     Args:
@@ -158,12 +211,14 @@ def emit(trace: KinetoTrace, rows: np.ndarray[tuple[int], np.dtype[np.int64]], k
         rows: Rows of one thread, by start, longest first.
         kinds: Kinds of events.
         out: What is appended to.
+        lists: Lists of tensors by `External id`, which the file leaves incomplete, see `aten.tensor_lists`.
     """
     if not rows.size:
         return
     codes = kinds.codes(trace, rows)
     starts, ends = trace.start_ns[rows].tolist(), trace.end_ns[rows].tolist()
     parents = _parents(starts, ends)
+    _complete(trace, rows.tolist(), codes, ends, kinds, lists or {})
     roles = [kinds.table[c].role for c in codes]
     _settle_unknown(roles, parents)
     forward_threads = trace.forward_thread[rows].tolist()

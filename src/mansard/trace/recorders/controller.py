@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from mansard.trace.recorders.loops import LoopFinder, LoopSeries
-from mansard.trace.recorders.process import replace_handler, resident_bytes, spare_bytes, usage
+from mansard.trace.recorders.process import DefaultWhileForking, replace_handler, resident_bytes, spare_bytes, usage
 from mansard.trace.recorders.session import Session
 from mansard.trace.recorders.stepcount import Mark, closing, steps_between
 
@@ -106,6 +106,7 @@ class Controller:
             if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
                 self._sigterm = self._terminated
                 signal.signal(signal.SIGTERM, self._sigterm)
+                DefaultWhileForking(signal.SIGTERM, self._sigterm).install()
         leave = os._exit
 
         def _exit(status: int) -> None:
@@ -472,8 +473,9 @@ class Controller:
         """In a forked child: record nothing, write nothing."""
         self._finished = True
         self._state = "done"
-        if self._sigterm is not None and signal.getsignal(signal.SIGTERM) is self._sigterm:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        with contextlib.suppress(Exception):
+            if self._sigterm is not None and signal.getsignal(signal.SIGTERM) is self._sigterm:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
         for session in self._sessions.values():
             abandon: Callable[[], None] | None = getattr(session, "abandon", None)
             if abandon is not None:

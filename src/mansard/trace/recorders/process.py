@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import os
 import resource
 import signal
 import threading
@@ -49,3 +52,40 @@ def spare_bytes() -> int:
         return int(line.split()[1]) * 1024
     except (OSError, ValueError, IndexError, StopIteration):
         return 0
+
+
+class DefaultWhileForking:
+    """Gives a signal its default action while the process forks, for as long as our handler stands.
+
+    A forked child inherits the handler, and Python clears signals that arrive before the child has set itself up: a
+    worker that is terminated right after its start would never notice. With the default action it ends at once, as it
+    would without us.
+
+    Args:
+        number: The signal.
+        handler: Our Python handler; where the program has put its own in place, nothing is done.
+    """
+
+    _ROOM = 1024  # more than a `struct sigaction` takes on any system
+
+    def __init__(self, number: int, handler: Any) -> None:
+        self._number, self._handler = number, handler
+        self._kept = ctypes.create_string_buffer(self._ROOM)
+        self._changed = False
+        self._libc = ctypes.CDLL(None)
+
+    def install(self) -> None:
+        """Hook into forks of this process."""
+        os.register_at_fork(before=self._before, after_in_parent=self._after)
+
+    def _before(self) -> None:
+        with contextlib.suppress(Exception):
+            if signal.getsignal(self._number) is self._handler:
+                default = ctypes.create_string_buffer(self._ROOM)  # zeros: the default action, no flags
+                self._changed = self._libc.sigaction(self._number, default, self._kept) == 0
+
+    def _after(self) -> None:
+        with contextlib.suppress(Exception):
+            if self._changed:
+                self._changed = False
+                self._libc.sigaction(self._number, self._kept, None)

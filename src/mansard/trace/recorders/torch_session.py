@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mansard.trace.recorders.session import Controller, Session
+from mansard.trace.recorders.torch_lists import LISTS_FILE, tensor_lists
 
 TRACE_FILE = "kineto.json"
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
@@ -107,7 +109,11 @@ class TorchSession:
         with self._own():
             profile.__exit__(None, None, None)
             profile.export_chrome_trace(str(self._target / TRACE_FILE))
-        return [TRACE_FILE]
+            lists = _lists(profile)
+        if not lists:
+            return [TRACE_FILE]
+        (self._target / LISTS_FILE).write_text(json.dumps(lists), encoding="utf-8")
+        return [TRACE_FILE, LISTS_FILE]
 
     def synchronize(self) -> None:
         """Wait for the devices that the program has used."""
@@ -195,13 +201,20 @@ def _recorded_s(profile: Any) -> float | None:
 
 
 def _config() -> Any:
-    """Record all threads and skip the profiler's Python event tree, as far as this build of torch can."""
+    """Record all threads, as far as this build of torch can."""
     try:
         from torch._C._profiler import _ExperimentalConfig
     except ImportError:
         return None
     make: Any = _ExperimentalConfig
-    for options in ({"profile_all_threads": True, "trace_only": True}, {"profile_all_threads": True}):
-        with contextlib.suppress(TypeError):
-            return make(**options)
+    with contextlib.suppress(TypeError):
+        return make(profile_all_threads=True)
     return None
+
+
+def _lists(profile: Any) -> dict[int, Any]:
+    """Return the lists of tensors of recorded calls, which the JSON leaves incomplete; empty where this build has no tree."""
+    try:
+        return tensor_lists(profile.kineto_results.experimental_event_tree())
+    except (AttributeError, RuntimeError, TypeError):
+        return {}
