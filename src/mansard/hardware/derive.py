@@ -82,7 +82,7 @@ class PeakRow:
 
 def fma_of(peak: Peak, unit: Unit) -> float | Unknown:
     """Return the multiply-adds of one unit per cycle for a peak."""
-    return peak.fma_per_cycle if peak.fma_per_cycle is not None else unit.lanes(peak.dtype)
+    return peak.fma_per_cycle if peak.fma_per_cycle is not None else unit.fma(peak.dtype)
 
 
 def peak_row(sku: Sku, peak: Peak, *, clock_hz: float | None = None, groups: float | None = None) -> PeakRow:
@@ -142,6 +142,57 @@ def peak_rows(sku: Sku, *, clock_hz: float | None = None, groups: float | None =
     return tuple(peak_row(sku, p, clock_hz=clock_hz, groups=groups) for p in sku.peaks)
 
 
+#: What products of an element type are summed in on SIMD and matrix units of processors.
+ACCUMULATE = {"f64": "f64", "f32": "f32", "f16": "f16", "bf16": "f32", "i8": "i32"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitRow:
+    """The peak of one unit kind for one element type: any ISA, any type, one core or all.
+
+    Args:
+        unit: The unit, such as `avx2`.
+        dtype, accumulate: The key.
+        flop_per_s: [FLOP/s] of `groups` cores.
+        formula: The derivation with its numbers.
+    """
+
+    unit: Unit
+    dtype: str
+    accumulate: str
+    flop_per_s: float
+    formula: str
+
+
+def unit_rows(sku: Sku, *, clock_hz: float, groups: float | None = None) -> tuple[UnitRow, ...]:
+    """Return the peak of every unit kind for every element type it takes, scalar code last.
+
+    Args:
+        sku: A product or a family of processors.
+        clock_hz: Clock [Hz].
+        groups: Cores; None takes those of the package.
+
+    Raises:
+        UsageError: a family, and the number of cores is not given.
+    """
+    found: list[UnitRow] = []
+    for unit in sku.units:
+        count = groups if groups is not None else unit.groups
+        if count is None:
+            raise UsageError(f"{sku.name} is a family: say how many {unit.group}s", hint="--cores N")
+        for dtype in (*unit.dtypes, *(d for d in unit.fma_per_cycle if d not in unit.dtypes)):
+            fma = unit.fma(dtype)
+            if is_known(fma):
+                text = f"{count:g} {unit.group} x {unit.per_group} {unit.name} x {fma:g} x 2 x {format_hz(clock_hz)}"
+                rate = derive_peak(units=count * unit.per_group, width=fma, clock_hz=clock_hz)
+                found.append(
+                    UnitRow(
+                        unit=unit, dtype=dtype, accumulate=ACCUMULATE.get(dtype, dtype), flop_per_s=rate, formula=text
+                    )
+                )
+    return tuple(found)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partial:
     """A ceiling below the peak that a program can be stuck at.
@@ -172,13 +223,12 @@ def partial_ceilings(sku: Sku, *, clock_hz: float | None = None, groups: float |
         if not is_known(row.derived) or row.peak.unit is None or not row.holds:
             continue
         unit, full, key = sku.unit(row.peak.unit), row.derived, row.peak
-        lanes = unit.lanes(key.dtype)
 
         def add(what: str, ratio: float, key: Peak = key, full: float = full) -> None:
             found.append(Partial(what=what, ratio=ratio, flop_per_s=full * ratio, dtype=key.dtype, engine=key.engine))
 
-        if unit.width_bits is not None and is_known(lanes) and key.dtype in ("f32", "f64"):
-            add("scalar code", 1.0 / lanes)
+        if unit.width_bits is not None and key.dtype in ("f32", "f64"):
+            add("scalar code", 1.0 / simd_lanes(unit.width_bits, key.dtype))
         if unit.engine == "vector":
             add("no multiply-add", 0.5)
         count = groups if groups is not None else unit.groups

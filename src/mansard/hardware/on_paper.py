@@ -10,7 +10,7 @@ from mansard.core.ceilings import SCOPES, Area, Ceiling, Ceilings, Kind, MemoryL
 from mansard.core.errors import UsageError
 from mansard.core.units import format_hz
 from mansard.core.unknown import Unknown, is_known
-from mansard.hardware.derive import PeakRow, peak_rows
+from mansard.hardware.derive import PeakRow, peak_rows, unit_rows
 from mansard.hardware.records import Memory, Peak, Receipt, Sku
 
 
@@ -98,14 +98,15 @@ def _scope(sku: Sku, scope: str, devices: int | None) -> _Scope:
 
 
 def _compute(sku: Sku, part: _Scope, clock_hz: float | None, findings: list[dict[str, str]]) -> list[Ceiling]:
-    rows: list[Ceiling] = []
+    if sku.kind == "cpu-family":
+        rows = _family_core(sku, clock_hz)
+        return [*rows, *_products_on_vector_units(rows)]
+    rows = []
     for row in peak_rows(sku, clock_hz=clock_hz):
         if not row.holds:
             findings.append({"code": "derivation_fails", "text": _why(row)})
         elif is_known(row.derived):
             rows += _row(sku, part, row, row.derived, Kind.DERIVED)
-        elif part.name == "core" and sku.kind == "cpu-family":
-            rows += _family_core(sku, row.peak, clock_hz)
         if is_known(row.declared) and part.name != "core":
             if clock_hz is not None and (not row.holds or not is_known(row.derived)):
                 text = f"the {_label(row.peak)} peak cannot be taken to {format_hz(clock_hz)}: {_why(row)}"
@@ -115,21 +116,31 @@ def _compute(sku: Sku, part: _Scope, clock_hz: float | None, findings: list[dict
     return [*rows, *_products_on_vector_units(rows)]
 
 
-def _family_core(sku: Sku, peak: Peak, clock_hz: float | None) -> list[Ceiling]:
-    if clock_hz is None or peak.unit is None:
-        return []
-    part = _Scope(name="core", share=math.nan, memory=False, words="one core")
-    row = next(r for r in peak_rows(sku, clock_hz=clock_hz, groups=1) if r.peak == peak)
-    return _row(sku, part, row, row.derived, Kind.DERIVED) if is_known(row.derived) else []
+def _family_core(sku: Sku, clock_hz: float | None) -> list[Ceiling]:
+    """Return what one core of a processor family does at a clock."""
+    if clock_hz is None:
+        raise UsageError(
+            f"{sku.slug} is a family of processors without one clock", hint="give clock_hz, or --clock '3 GHz'"
+        )
+    rows = []
+    for row in unit_rows(sku, clock_hz=clock_hz, groups=1):
+        resource = Resource(area=Area.COMPUTE, dtype=row.dtype, accumulate=row.accumulate, engine=row.unit.engine)
+        conditions = {"dense": True, "clock_hz": clock_hz, "of": "one core", "formula": row.formula, "unit": row.unit.name,
+                      "certainty": row.unit.receipt.certainty}  # fmt: skip
+        rows.append(
+            Ceiling(resource=resource, value=row.flop_per_s, unit="FLOP/s", kind=Kind.DERIVED, scope="core",
+                    conditions=conditions, source=_source(row.unit.receipt))
+        )  # fmt: skip
+    return rows
 
 
 def _row(sku: Sku, part: _Scope, row: PeakRow, value: float, kind: Kind) -> list[Ceiling]:
     share = part.share
     if part.name == "core":
         unit = sku.unit(row.peak.unit) if row.peak.unit else None
-        if unit is None or (unit.groups is None and sku.kind != "cpu-family"):
+        if unit is None or unit.groups is None:
             return []
-        share = 1.0 / (unit.groups or 1)
+        share = 1.0 / unit.groups
     peak = row.peak
     clock = row.clock_hz if kind is Kind.DERIVED else peak.clock_hz
     conditions: dict[str, Any] = {

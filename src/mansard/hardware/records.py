@@ -6,6 +6,7 @@ runtime sees in it; `ceilings()` divides. Peaks are dense; there is no field for
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +49,7 @@ class Unit:
         per_group: Units per group.
         width_bits: Width of one unit, for SIMD: lanes are width over element size.
         dtypes: Element types that a SIMD unit multiplies and adds.
+        fma_per_cycle: Multiply-adds of one unit per cycle by element type, where the width does not give them.
         tile: Size of the matrix that one unit works on, in words.
         note: What the numbers alone do not say.
         receipt: Source.
@@ -60,12 +62,15 @@ class Unit:
     per_group: int
     width_bits: int | None
     dtypes: tuple[str, ...]
+    fma_per_cycle: Mapping[str, float]
     tile: str
     note: str
     receipt: Receipt
 
-    def lanes(self, dtype: str) -> float | Unknown:
-        """Return how many elements of `dtype` one SIMD unit multiplies and adds per cycle."""
+    def fma(self, dtype: str) -> float | Unknown:
+        """Return how many elements of `dtype` one unit multiplies and adds per cycle."""
+        if dtype in self.fma_per_cycle:
+            return self.fma_per_cycle[dtype]
         if self.width_bits is None or dtype not in self.dtypes:
             return Unknown(f"the unit {self.name!r} has no stated width for {dtype}", ("fma_per_cycle in the file",))
         return self.width_bits / 8.0 / dtype_bytes(dtype)
@@ -184,6 +189,8 @@ class Package:
         devices: Devices the runtime shows; each has its own share of everything.
         device: What one device is, in words.
         node_packages: Packages in the usual node, where the product comes in one.
+        slices: What slices of it are called before the number, such as `v5litepod`.
+        slice_counts: What the number of a slice counts: `cores` or `chips`.
         receipt: Source.
     """
 
@@ -191,6 +198,8 @@ class Package:
     devices: int
     device: str
     node_packages: int | None
+    slices: tuple[str, ...]
+    slice_counts: str
     receipt: Receipt
 
 

@@ -35,9 +35,9 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "": ("schema", "slug", "name", "vendor", "kind", "chip", "architecture", "notes", "identity", "package", "sources",
          "units", "clocks", "peaks", "memory", "links", "prices", "power", "exemptions"),
     "identity": ("names", "pci", "cpuid", "multiprocessors", *_SOURCED),
-    "package": ("dies", "devices", "device", "node_packages", *_SOURCED),
+    "package": ("dies", "devices", "device", "node_packages", "slices", "slice_counts", *_SOURCED),
     "sources": ("source", "date", "certainty"),
-    "units": ("name", "engine", "group", "groups", "per_group", "width_bits", "dtypes", "tile", "note", *_SOURCED),
+    "units": ("name", "engine", "group", "groups", "per_group", "width_bits", "dtypes", "fma_per_cycle", "tile", "note", *_SOURCED),
     "clocks": ("name", "hz", *_SOURCED),
     "peaks": ("dtype", "accumulate", "engine", "flop_per_s", "unit", "fma_per_cycle", "clock_hz", "clock_basis",
               "difference", *_SOURCED),
@@ -268,6 +268,8 @@ def _package(t: _Table) -> Package:
         devices=devices,
         device=t.text("device", default="the package"),
         node_packages=t.count("node_packages"),
+        slices=t.texts("slices"),
+        slice_counts=t.text("slice_counts", default="", choices=("", "cores", "chips")),
         receipt=t.receipt(),
     )
 
@@ -285,10 +287,25 @@ def _unit(t: _Table) -> Unit:
         per_group=per_group,
         width_bits=t.count("width_bits"),
         dtypes=tuple(t.reader.dtype(d, f"{t.path}.dtypes") for d in t.texts("dtypes")),
+        fma_per_cycle=_fma(t),
         tile=t.text("tile", default=""),
         note=t.text("note", default=""),
         receipt=t.receipt(),
     )
+
+
+def _fma(t: _Table) -> dict[str, float]:
+    """Return multiply-adds per cycle by element type, from an inline table."""
+    data, where = t.data.get("fma_per_cycle", {}), f"{t.path}.fma_per_cycle"
+    if not isinstance(data, dict):
+        t.reader.fail(where, f"expected {{ dtype = number }}, got {data!r}")
+    found = {}
+    for name, value in data.items():
+        good = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+        if not good:
+            t.reader.fail(f"{where}.{name}", f"expected a positive number, got {value!r}")
+        found[t.reader.dtype(name, where)] = float(value)
+    return found
 
 
 def _peak(t: _Table, units: tuple[Unit, ...]) -> Peak:
