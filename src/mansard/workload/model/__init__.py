@@ -1,0 +1,1 @@
+"""Models from the configuration files people have: which keys, which family, which blocks."""

@@ -1,0 +1,1 @@
+"""One module per kind of family: dense decoders, experts, latent attention, hybrids, encoders, towers, diffusion."""
