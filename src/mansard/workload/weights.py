@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from mansard.core.dtypes import dtype_bytes
 from mansard.core.unknown import Unknown
-from mansard.workload.records import Model, QuantScheme, Quantisation, Stack, Weight
+from mansard.workload.records import Model, Quantisation, QuantScheme, Stack, Weight
 
 BUFFER_DTYPE = (
     "f32"  # Routing biases are stored in fp32 (DeepSeek-V3 README_WEIGHTS: the F32 tensors of the checkpoint).
@@ -195,13 +195,15 @@ class WeightStore:
                 yield "", weight, weight.copies, self.stored(weight, weight.name, stack.name)
         # Exclusions differ by layer only where a quantised checkpoint lists layers.
         every_layer = self.quantisation is not None
+        # DeepSeek numbers its MTP layers after the main ones.
+        first = self.model.text.depth if stack.name == "mtp" and stack.path == self.model.text.path else 0
         for group in stack.groups:
             indices = group.indices if every_layer else group.indices[:1]
             times = 1 if every_layer else group.count
             for weight in group.layer.weights():
                 inner = weight.name.replace(".*.", ".0.")
                 for index in indices:
-                    name = f"{stack.path.format(_shown(stack, index))}.{inner}"
+                    name = f"{stack.path.format(index + first)}.{inner}"
                     yield stack.path, weight, weight.copies * times, self.stored(weight, name, stack.name)
 
     def every(self, *, mtp: bool) -> Iterator[tuple[str, str, Weight, int, _Stored]]:
@@ -246,11 +248,6 @@ class WeightStore:
     def is_quantised(self, weight: Weight, layer_path: str) -> bool:
         """Return whether at least half of the layers that hold such a tensor store it quantised."""
         return self._mean(weight, layer_path)[1] >= 0.5
-
-
-def _shown(stack: Stack, index: int) -> int:
-    """Return the number a checkpoint gives a layer; DeepSeek's MTP layers follow the main ones."""
-    return index + 61 if stack.name == "mtp" and stack.path.startswith("model.layers") else index
 
 
 def weight_bytes(

@@ -277,7 +277,7 @@ def tie(reader: Reader, default: bool, source: str, outer: Reader | None = None)
 
 
 def head_for(
-    reader: Reader, architecture: str, hidden: int, vocab: int, *, tied: bool, head_bias: bool = False, source: str = ""
+    reader: Reader, architecture: str, hidden: int, vocab: int, *, tied: bool, head_bias: bool = False
 ) -> tuple[Block, ...]:
     """Return the head that the class named in `architectures` puts on the last hidden state.
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from mansard.core.errors import InputError
 from mansard.core.unknown import Unknown
-from mansard.workload.records import QuantRule, QuantScheme, Quantisation
+from mansard.workload.records import Quantisation, QuantRule, QuantScheme
 
 KEYS = ("quantization_config", "quantization", "compression_config")
 Read = Quantisation | Unknown

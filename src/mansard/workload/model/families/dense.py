@@ -125,9 +125,7 @@ def finish(
 ) -> Parts:
     """Return the parts of a decoder whose stack is made: add the head."""
     tied = tie(reader, traits.tied, traits.source, outer)
-    head = head_for(
-        reader, architecture, stack.hidden, vocab, tied=tied, head_bias=traits.head_bias, source=traits.source
-    )
+    head = head_for(reader, architecture, stack.hidden, vocab, tied=tied, head_bias=traits.head_bias)
     return Parts(text=stack, head=head, tied=tied, vocab=vocab)
 
 
@@ -141,9 +139,9 @@ def _gpt(reader: Reader, architecture: str, traits: Traits, outer: Reader | None
     depth = reader.integer("num_hidden_layers")
     feed = mlp(reader, traits, hidden, width=width)
     block = replace(gqa(reader, traits, hidden), head_dim=hidden // reader.integer("num_attention_heads"))
-    layout = (
-        _neo_windows(reader, depth) if "GPTNeo" in traits.source and "NeoX" not in traits.source else [None] * depth
-    )
+    layout: list[int | None] = [None for _ in range(depth)]
+    if "GPTNeoConfig" in traits.source:
+        layout = _neo_windows(reader, depth)
     if reader.raw("add_cross_attention") is True:
         raise reader.unsupported("add_cross_attention is true", "a plain decoder, or an encoder-decoder class")
     stack, vocab = decoder(reader, traits, attention=windowed(block, layout), feed=lambda _i: feed)

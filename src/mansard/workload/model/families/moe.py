@@ -147,7 +147,7 @@ def routed_layers(reader: Reader, traits: MoeTraits, depth: int) -> list[bool]:
     return [i >= first and i % every == 0 for i in range(depth)]
 
 
-def experts_of(reader: Reader, traits: MoeTraits) -> tuple[int, int]:
+def experts_of(reader: Reader) -> tuple[int, int]:
     """Return how many experts there are and how many a token uses."""
     experts = reader.integer("num_experts")
     top_k = reader.integer("num_experts_per_tok")
@@ -158,7 +158,7 @@ def experts_of(reader: Reader, traits: MoeTraits) -> tuple[int, int]:
 
 def moe_block(reader: Reader, traits: MoeTraits, hidden: int) -> Moe:
     """Return the routed feed-forward block of a family."""
-    experts, top_k = experts_of(reader, traits)
+    experts, top_k = experts_of(reader)
     width = reader.integer(traits.width_key)
     shared = shared_width(reader, traits, width)
     act = activation(reader, traits.base)

@@ -112,7 +112,7 @@ def gemma3(reader: Reader, architecture: str, _family: str, build: BuildText) ->
                     path="multi_modal_projector.mm_input_projection",
                     block="projector",
                     rows_per_token=rows,
-                ),  # fmt: skip
+                ),
             ),
         ),
     )
