@@ -8,6 +8,9 @@ from mansard.hardware.derive import derive_peak as derive_peak
 from mansard.hardware.derive import partial_ceilings as partial_ceilings
 from mansard.hardware.derive import peak_rows as peak_rows
 from mansard.hardware.derive import what_ratios_say as what_ratios_say
+from mansard.hardware.detect import Detection as Detection
+from mansard.hardware.detect import Device as Device
+from mansard.hardware.detect import detect as detect
 from mansard.hardware.matching import Match as Match
 from mansard.hardware.matching import match as match
 from mansard.hardware.on_paper import ceilings as ceilings

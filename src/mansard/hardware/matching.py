@@ -205,12 +205,13 @@ def _contradiction(
 
 def _ambiguous(reason: str, among: Sequence[Entry]) -> Match:
     slugs = tuple(sorted({e.slug for e in among}))
+    pci = ("or the PCI id (lspci -nn, or nvidia-smi --query-gpu=pci.device_id)",) if any(e.pci for e in among) else ()
     return Match(
         status="ambiguous",
         sku=None,
         candidates=slugs,
         reason=reason,
-        needs=("one of the candidates by its short name", "or the PCI id (nvidia-smi --query-gpu=pci.device_id)"),
+        needs=("one of the candidates by its short name", *pci),
     )
 
 
