@@ -155,7 +155,7 @@ class Controller:
     def _loop_mark(self, series: LoopSeries) -> None:
         if series not in self._loops:
             self._loops.append(series)
-        self._note(f"loop#{self._loops.index(series)}", series.count(), self._finder.segment)
+        self._note(f"loop#{self._loops.index(series)}", series.count(self._finder.segment), self._finder.segment)
 
     def _note(self, source: str, count: int | None, segment: int) -> None:
         if self._finished or len(self._marks) >= _MAX_MARKS or not self._mine():
@@ -234,7 +234,10 @@ class Controller:
 
     def _steps(self, marks: list[Mark]) -> int:
         current = self._finder.current
-        known = [steps_between(a, b, current is not None and current.progress is not None) for a, b in pairwise(marks)]
+        known = [
+            steps_between(a, b, current is not None and current.progress is not None and current.bridged)
+            for a, b in pairwise(marks)
+        ]
         if None not in known:
             return sum(n for n in known if n is not None)
         period = current.period_s() if current is not None else 0.0

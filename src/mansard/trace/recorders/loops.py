@@ -48,17 +48,46 @@ class LoopSeries:
         self.times: list[int] = []
         self.rounds = 0
         self.progress: Progress | None = None
+        self.bridged = True
         self.ended = False
+        self._total = self._seen = 0
+        self._segment: int | None = None
+        self._told: int | None = None
 
     def period_s(self) -> float:
         """Return the median time of a round while traced [s]; 0 before two rounds."""
         gaps = sorted(b - a for a, b in zip(self.times, self.times[1:], strict=False))
         return gaps[len(gaps) // 2] / 1e9 if gaps else 0.0
 
-    def count(self) -> int:
-        """Return the rounds so far: from the loop's iterator where it tells, else those seen by the tracer."""
+    def count(self, segment: int) -> int:
+        """Return the rounds so far, at a round that is being traced in this stretch of tracing.
+
+        While traced, every round is seen. Over a gap the loop's own iterator tells, if it is still the same one; where it
+        is not (an inner loop that was entered anew), the gap is not bridged and counts hold within stretches alone.
+        """
         told = self.progress.now() if self.progress is not None else None
-        return self.rounds if told is None else told
+        if segment == self._segment:
+            self._total += self.rounds - self._seen
+        elif self._segment is not None:
+            passed = told - self._told if told is not None and self._told is not None else 0
+            self.bridged = self.bridged and passed > 0
+            self._total += max(1, passed)
+        self._segment, self._seen, self._told = segment, self.rounds, told
+        return self._total
+
+    def renew(self, frame: FrameType) -> None:
+        """Look at the iterator of the loop again, from the frame's tracer at the loop's head."""
+        if frame.f_lasti not in self.loop.heads:
+            return
+        found = progress_of(frame, self.loop)
+        if self.progress is None or not self.progress.same(found):
+            self.progress = found
+            self._told = found.now() if found is not None and self._segment is None else None
+
+    def settle(self, frame: FrameType) -> None:
+        """Look at the iterator a last time before tracing ends, so that the gap can be bridged from here."""
+        self.renew(frame)
+        self._told = self.progress.now() if self.progress is not None else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -68,7 +97,7 @@ class LoopSeries:
             "line": self.loop.line,
             "depth": self.depth,
             "rounds": self.rounds,
-            "counted": self.progress is not None,
+            "counted": self.progress is not None and self.bridged,
             "first_times_ns": self.times[:64],
         }
 
@@ -295,12 +324,14 @@ class LoopFinder:
             series.times.append(now)
         if series is self.current:
             if self._once:
+                series.renew(frame)
                 self._once = False
-                self._untrace()
                 self._mark(series)
+                series.settle(frame)
+                self._untrace()
                 return
             self._mark(series)
-            self._judge_cost(now)
+            self._judge_cost(frame, now)
         elif self.current is None and series.rounds >= _MIN_ROUNDS:
             self._choose(series, frame, now)
 
@@ -332,17 +363,13 @@ class LoopFinder:
                     series.progress = progress_of(frame, loop)
                 return
 
-    def _judge_cost(self, now: int) -> None:
+    def _judge_cost(self, frame: FrameType, now: int) -> None:
         """Take the tracer away where, by estimate, it costs more than a small share of the time."""
-        if not self._spans or now - self._spans[-1][0] < 2e8:
+        if not self._spans or now - self._spans[-1][0] < 2e8 or self.current is None:
             return
-        current = self.current
-        if current is not None and current.progress is None:
-            frame = next((f for f in self._tracer.frames() if id(f) == current.frame_id), None)
-            if frame is not None and frame.f_lasti in current.loop.heads:
-                current.progress = progress_of(frame, current.loop)
         elapsed_s = (now - self._spans[-1][0]) / 1e9
         if self._cost_s() > _MAX_OVERHEAD * elapsed_s and not self.keep:
+            self.current.settle(frame)
             self.blind = True
             self._untrace()
 

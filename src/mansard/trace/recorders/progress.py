@@ -21,10 +21,17 @@ class Progress:
 
     Args:
         read: Returns the present count; only differences mean something.
+        iterator: Returns the iterator it reads, None once that is gone.
     """
 
-    def __init__(self, read: Callable[[], int]) -> None:
+    def __init__(self, read: Callable[[], int], iterator: Callable[[], Any]) -> None:
         self._read = read
+        self._iterator = iterator
+
+    def same(self, other: Progress | None) -> bool:
+        """Whether both count the same iterator; an inner loop has a new one each time it is entered."""
+        mine = self._iterator()
+        return other is not None and mine is not None and mine is other._iterator()
 
     def now(self) -> int | None:
         """Return the count, or None where it can no longer be told."""
@@ -93,10 +100,10 @@ def _stack_top(frame: FrameType) -> Any:
 
 def _counter(iterator: Any) -> Progress | None:
     if type(iterator) in _SIZED:
-        return Progress(lambda: -iterator.__length_hint__())
+        return Progress(lambda: -iterator.__length_hint__(), lambda: iterator)
     if type(iterator) is enumerate:
-        return Progress(lambda: int(iterator.__reduce__()[1][1]))
+        return Progress(lambda: int(iterator.__reduce__()[1][1]), lambda: iterator)
     if hasattr(type(iterator), "__next__") and isinstance(getattr(iterator, "_num_yielded", None), int):
         reference = weakref.ref(iterator)
-        return Progress(lambda: int(reference()._num_yielded))  # type: ignore[union-attr]
+        return Progress(lambda: int(reference()._num_yielded), reference)  # type: ignore[union-attr]
     return None
