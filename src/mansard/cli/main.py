@@ -15,6 +15,8 @@ from mansard import __version__
 VERBS: dict[str, tuple[str, str]] = {
     "measure": ("mansard.cli.measure", "Measure what this machine can do, and keep it as ceilings."),
     "run": ("mansard.cli.run", "Run a Python program (PyTorch or JAX) and name its bottleneck."),
+    "estimate": ("mansard.cli.estimate", "What a model must consume on a machine: FLOP, bytes, time bound, memory."),
+    "flops": ("mansard.cli.flops", "FLOP of one operation or block from its dimensions."),
     "report": ("mansard.cli.report", "Turn results into one self-contained HTML page."),
 }
 

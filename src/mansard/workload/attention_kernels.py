@@ -12,8 +12,9 @@ from mansard.operators.elementwise import rope
 from mansard.workload.batch import Mask
 from mansard.workload.blocks.attention import CrossAttention, GqaAttention, MlaAttention, SparseIndexer
 from mansard.workload.blocks.weight import Weight
+from mansard.workload.cache import heads_per_rank
 from mansard.workload.kernel import Context, Kernel, element_work, product
-from mansard.workload.parallel import kv_heads_per_rank, split
+from mansard.workload.parallel import split
 
 
 def mask_of(block: GqaAttention | MlaAttention) -> Mask:
@@ -98,7 +99,7 @@ def _core(
 def _grouped(context: Context, block: GqaAttention) -> list[Kernel]:
     tp = context.plan.tp
     heads = split("query heads", block.heads, tp)
-    kv_heads = kv_heads_per_rank(block.kv_heads, tp)
+    kv_heads = heads_per_rank(block.kv_heads, tp)
     share_q, share_kv = 1.0 / tp, kv_heads / block.kv_heads
     weights = block.weights()
     tokens = context.tokens
@@ -115,10 +116,9 @@ def _grouped(context: Context, block: GqaAttention) -> list[Kernel]:
     kernels += _head_norms(context, block, weights, heads, kv_heads)
     if block.rotary_dim:
         kernels.append(_rope(context, heads, 0 if block.shares_kv else kv_heads, block.head_dim, block.rotary_dim))
-    # A cache that is shared with an earlier layer is read again, but not written.
+    # A cache that is shared with an earlier layer is read again, but not written. Keys and values from one projection
+    # are stored apart: keys are rotated, values are not.
     stored = kv_heads * (block.head_dim + block.v_head_dim)
-    # Keys that are also the values are stored once.
-    stored = kv_heads * block.head_dim if block.k_eq_v and not block.v_norm else stored
     core = _core(
         context, "attention", mask=mask_of(block), heads=heads, qk_dim=block.head_dim, v_dim=block.v_head_dim,
         cache_elements=float(stored), written=0.0 if block.shares_kv or not block.causal else tokens * stored,
@@ -308,7 +308,7 @@ def _cross(context: Context, block: CrossAttention) -> list[Kernel]:
     """Queries against the output of an encoder, whose keys and values are computed once per sequence, not per step."""
     tp = context.plan.tp
     heads = split("query heads", block.heads, tp)
-    kv_heads = kv_heads_per_rank(block.kv_heads, tp)
+    kv_heads = heads_per_rank(block.kv_heads, tp)
     weights = block.weights()
     tokens = context.tokens
     q = [(w, 1.0 / tp) for w in _named(weights, "q_proj")]

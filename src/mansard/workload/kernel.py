@@ -33,7 +33,7 @@ class Kernel:
         count: Executions.
         in_pass: Forward, backward, recompute or optimizer.
         local_read_bytes, local_write_bytes: Activations it reads and writes [B].
-        model_flop: Matrix work that model FLOP count: without recomputation and absorption, causal where it is causal [FLOP].
+        model_flop: Matrix work that model FLOP count: without recomputation, attention as its mask shows it [FLOP].
         full_flop: The same with every query against every key, as the other convention counts it [FLOP].
         weight_bytes: Part of the reads that are weights [B].
         weight_elements: Weights that a gradient belongs to, on this device [count].

@@ -79,32 +79,6 @@ def split(what: str, size: int, ranks: int) -> int:
     return size // ranks
 
 
-def kv_heads_per_rank(kv_heads: int, tp: int) -> int:
-    """Return the key and value heads one tensor-parallel rank holds.
-
-    Args:
-        kv_heads: Heads of the model.
-        tp: Tensor-parallel ranks.
-
-    Returns:
-        kv_heads / tp; one, on tp / kv_heads ranks each, where there are more ranks than heads.
-
-    Raises:
-        InfeasibleError: neither divides the other.
-
-    Source: Megatron-LM and vLLM divide or replicate; transformers#48307 and vllm-fit#35 fail late where neither divides.
-
-    >>> kv_heads_per_rank(4, 8), kv_heads_per_rank(8, 4)
-    (1, 2)
-    """
-    if kv_heads % tp and tp % kv_heads:
-        raise InfeasibleError(
-            f"{kv_heads} key-value heads over tp {tp}: neither kv_heads % tp nor tp % kv_heads is 0",
-            hint=f"tp may be a divisor or a multiple of {kv_heads}",
-        )
-    return max(1, kv_heads // tp)
-
-
 def padded_vocab(vocab: int, tp: int) -> int:
     """Return the rows of the token table that one rank holds, with the padding that makes them divide.
 

@@ -1,29 +1,105 @@
-"""How the tensors of a model are stored: bytes of each, and which are quantised."""
+"""How the tensors of a model are stored and read: as the checkpoint does, or in a type that was asked for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mansard.core.dtypes import dtype_bytes
+from mansard.core.dtypes import dtype_bytes, short_dtype
+from mansard.core.errors import UndecidedError, UsageError
+from mansard.core.unknown import Unknown
 from mansard.workload.blocks.weight import Weight
+from mansard.workload.records import Model, Quantisation, QuantRule, QuantScheme
+from mansard.workload.weights import WeightStore
+
+#: Types that are stored without scales and hold every tensor of a model.
+_WIDE = ("f32", "f16", "bf16", "f64")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """Bytes of stored tensors.
+    """Bytes of stored tensors, as kernels read them.
 
     Args:
+        store: What the checkpoint holds.
         dtype: Element type of everything that is not quantised.
+        product_dtype: Type that activations are cast to for products with quantised weights; None: not cast.
+        cache_dtype: Type of the cache that the checkpoint prescribes; None: none.
         assumed: What was taken for granted.
     """
 
+    store: WeightStore
     dtype: str
+    product_dtype: str | None = None
+    cache_dtype: str | None = None
     assumed: tuple[str, ...] = field(default=())
 
     def is_quantised(self, weight: Weight, layer_path: str) -> bool:
         """Return whether a tensor is stored quantised."""
-        return False
+        return self.store.is_quantised(weight, layer_path)
 
     def bytes_of(self, weight: Weight, layer_path: str) -> float:
-        """Return the bytes of one copy of a tensor."""
-        return weight.elements * dtype_bytes(self.dtype)
+        """Return the bytes of one copy of a tensor; a tied head reads the token table."""
+        if weight.tied:
+            return weight.elements * float(dtype_bytes(self.dtype))
+        return self.store.bytes_of(weight, layer_path)
+
+
+def storage_of(model: Model, *, dtype: str, weights: str | None = None) -> Storage:
+    """Return how a model is stored.
+
+    Args:
+        model: The model.
+        dtype: Element type of what is not quantised.
+        weights: Type to store the matrices of the layers in, in place of what the checkpoint does; `int4:128` has one
+            16-bit scale for each 128 elements.
+
+    Raises:
+        UndecidedError: the checkpoint is quantised in a way that is not known, and nothing else was asked for.
+        UsageError: a type that cannot hold weights.
+    """
+    if weights is not None:
+        return _asked(model, dtype, weights)
+    store = WeightStore(model, dtype)
+    reason = store.unknown()
+    if reason is not None:
+        raise UndecidedError(
+            f"{model.name}: the bytes of its weights are not known: {reason.reason}",
+            hint="add --weights TYPE to say how they are stored"
+            + (f"; needs {', '.join(reason.needs)}" if reason.needs else ""),
+        )
+    scheme = model.quantisation
+    if scheme is None or isinstance(scheme, Unknown):
+        return Storage(store=store, dtype=dtype)
+    cast = None if scheme.activation_dtype is None else short_dtype(scheme.activation_dtype)
+    note = f"weights as {scheme.method} stores them; activations are " + (
+        f"cast to {cast} for their products" if cast else f"multiplied in {dtype}"
+    )
+    return Storage(
+        store=store, dtype=dtype, product_dtype=cast, cache_dtype=None if scheme.kv_dtype is None else short_dtype(scheme.kv_dtype),
+        assumed=(note,),
+    )  # fmt: skip
+
+
+def _asked(model: Model, dtype: str, weights: str) -> Storage:
+    """Storage in a type that was asked for."""
+    name, colon, group = weights.partition(":")
+    short = short_dtype(name)
+    if colon and not (group.isdigit() and int(group) > 0):
+        raise UsageError(f"cannot read the group size of {weights!r}", hint="such as int4:128")
+    if short in _WIDE:
+        if colon:
+            raise UsageError(f"{short} weights have no groups that share a scale")
+        return Storage(store=WeightStore(model, short, False), dtype=short, assumed=(f"every weight in {short}",))
+    if dtype_bytes(short) > 1:
+        raise UsageError(f"weights cannot be stored in {short}", hint="bf16, f16, f32, fp8, int8, fp4 or int4")
+    scheme = QuantScheme(
+        dtype=short,
+        bits=8.0 * dtype_bytes(short),
+        group=int(group) if colon else None,
+        scale_bits=16.0 if colon else 0.0,
+    )
+    # Scales per group are given by name; without them the figure is the elements alone.
+    asked = Quantisation(method="asked", rules=(QuantRule(scheme=scheme, targets=("decoder",)),), source="--weights")
+    scales = f"one 16-bit scale for {group} elements" if colon else "without scales"
+    note = f"matrices of the layers in {short}, {scales}; tables, head, norms and routers in {dtype}"
+    return Storage(store=WeightStore(model, dtype, asked), dtype=dtype, assumed=(note,))

@@ -1,0 +1,172 @@
+"""From the options of `mansard estimate` to a request, and its documents to the terminal or a file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mansard.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from mansard.predict.estimate import Request
+    from mansard.workload.records import Model
+
+
+def request_of(options: Mapping[str, Any]) -> Request | None:
+    """Return what was asked, or None where no phase was named and nothing tells it."""
+    from mansard.predict.estimate import Request
+    from mansard.workload.parallel import Plan
+    from mansard.workload.training import Recipe
+
+    phase = options["phase"]
+    if phase is None:
+        given = options["context"] is not None or options["contexts"] is not None
+        phase = "decode" if given else "prefill" if options["seq"] is not None else None
+    if phase is None:
+        return None
+    return Request(
+        phase=phase,
+        plan=Plan(**{name: options[name] for name in ("tp", "pp", "dp", "ep", "cp", "zero")}),
+        contexts=_contexts(options["contexts"]),
+        lengths=_lengths(options["lengths"]),
+        recipe=Recipe(
+            optimizer=options["optimizer"], recompute=options["recompute"], lora_rank=options["lora_rank"]
+        ),
+        routing=_routing(options["routing"]),
+        tower_tokens=_towers(options["tower_tokens"]),
+        launch_s=parse_time(options["launch_cost"], "--launch-cost"),
+        **{
+            name: options[name]
+            for name in (
+                "batch", "context", "seq", "cached", "chunk", "prompts", "drafted", "acceptance", "dtype", "weights",
+                "activations", "kv", "micro_batch", "accumulation", "mtp", "launches_per_layer", "overlap",
+                "memory_fraction",
+            )
+        },
+    )  # fmt: skip
+
+
+def parse_time(text: str | None, option: str) -> float | None:
+    """Return a time in seconds."""
+    if text is None:
+        return None
+    from mansard.core.units import parse_quantity
+
+    value = parse_quantity(text, "s")
+    if value <= 0:
+        raise UsageError(f"{option} is {text}, expected a time above zero")
+    return value
+
+
+def _contexts(text: str | None) -> tuple[tuple[int, int], ...] | None:
+    if text is None:
+        return None
+    pairs = []
+    for part in text.split(","):
+        length, colon, many = part.partition(":")
+        if not colon or not length.strip().isdigit() or not many.strip().isdigit():
+            raise UsageError(f"cannot read {part!r} of --contexts", hint="length:sequences, such as 1024:30,8192:2")
+        pairs.append((int(length), int(many)))
+    return tuple(pairs)
+
+
+def _lengths(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    parts = text.split(",")
+    if not all(p.strip().isdigit() for p in parts):
+        raise UsageError(f"cannot read --lengths {text!r}", hint="whole numbers, such as 1024,700,324")
+    return tuple(int(p) for p in parts)
+
+
+def _routing(path: Path | None) -> tuple[float, ...] | None:
+    if path is None:
+        return None
+    from mansard.core.errors import InputError
+
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        return tuple(float(v) for v in values)
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"{path} is not a JSON list of numbers: {error}", hint="one number per expert") from None
+
+
+def _towers(texts: tuple[str, ...]) -> dict[str, int]:
+    out: dict[str, int] = {}
+    for text in texts:
+        name, equals, count = text.partition("=")
+        if not equals or not count.strip().isdigit() or int(count) < 1:
+            raise UsageError(f"cannot read --tower-tokens {text!r}", hint="NAME=N, such as vision=1024")
+        out[name.strip()] = int(count)
+    return out
+
+
+def describe_only(model: Model, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document of a model when no phase was asked for: its counts alone."""
+    from mansard.core.document import header, to_jsonable
+    from mansard.workload.counts import count_params
+
+    document = {
+        **header("estimate/1", {"model": model.source, "machine": options["on"]}),
+        "model": {"name": model.name, **count_params(model).to_json()},
+        "phase": None,
+        "next": "add --context N for a decode step, --seq N for a prefill, or --phase train --seq N",
+    }
+    plain: dict[str, Any] = to_jsonable(document)
+    return plain
+
+
+def may_write(output: Path | None, *, force: bool) -> None:
+    """Refuse an output that exists without --force, before any work."""
+    if output is None:
+        return
+    if output.is_dir():
+        raise UsageError(f"the output {output} is a directory, expected a file")
+    if output.exists() and not force:
+        raise UsageError(f"{output} exists", hint="add --force to replace it, or choose another -o")
+
+
+def deliver(document: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Print a document in plain JSON types, as text or as JSON, and write it where asked."""
+    text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+    if options["output"] is not None:
+        target: Path = options["output"]
+        content = _csv(document) if target.suffix == ".csv" and "rows" in document else text
+        try:
+            target.write_text(content, encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"cannot write {target}: {error.strerror or error}", hint="choose another -o") from None
+        click.echo(f"wrote {target}", err=True)
+    if options["as_json"]:
+        click.echo(text, nl=False)
+        return
+    from mansard.report.estimate_text import estimate_text, model_text, sweep_text
+
+    if "rows" in document:
+        click.echo(sweep_text(document["columns"], document["rows"]))
+    elif document["phase"] is None:
+        click.echo(model_text(document))
+    else:
+        click.echo(estimate_text(document))
+
+
+def _csv(document: Mapping[str, Any]) -> str:
+    """Return the rows of a sweep as CSV; what is not known stays empty, with its reason in the last column."""
+    numbers = ["flop", "bytes", "time_bound_s", "tokens_per_s", "bound", "memory_bytes", "fits"]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    columns = list(document["columns"])
+    writer.writerow([*columns, *numbers, "note"])
+    for row in document["rows"]:
+        values = [row.get(n) for n in numbers]
+        unknown = next((v["unknown"] for v in values if isinstance(v, Mapping) and "unknown" in v), "")
+        note = row["error"]["message"] if "error" in row else unknown
+        plain = ["" if v is None or isinstance(v, Mapping) else v for v in values]
+        writer.writerow([*[row[c] for c in columns], *plain, note])
+    return out.getvalue()
