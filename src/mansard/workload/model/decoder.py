@@ -156,10 +156,10 @@ def windows(reader: Reader, traits: Traits, depth: int) -> list[int | None]:
     """
     if traits.window == "none":
         return [None] * depth
-    window = reader.optional("sliding_window")
-    kinds = reader.per_layer("layer_types", depth, ("sliding_attention", "full_attention"))
     if traits.window == "upper" and not reader.flag("use_sliding_window", False, traits.source):
         return [None] * depth
+    window = reader.optional("sliding_window")
+    kinds = reader.per_layer("layer_types", depth, ("sliding_attention", "full_attention"))
     if window is None and kinds is None and not traits.pattern:
         return [None] * depth
     if kinds is None and traits.window == "all":

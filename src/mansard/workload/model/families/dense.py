@@ -8,7 +8,7 @@ from typing import Literal
 
 from mansard.workload.model.decoder import Parts, Traits, decoder, gqa, grouped, head_for, mlp, tie, windowed
 from mansard.workload.model.reader import Reader
-from mansard.workload.records import Block, Embedding, GqaAttention, Layer, Linear, Norm, Stack
+from mansard.workload.records import Block, Embedding, GqaAttention, Layer, Linear, Norm, Parameters, Stack
 
 
 def _source(name: str) -> str:
@@ -186,6 +186,14 @@ def _phi(reader: Reader, architecture: str, traits: Traits, outer: Reader | None
     return finish(reader, architecture, traits, stack, vocab, outer)
 
 
+def _apertus(reader: Reader, architecture: str, traits: Traits, outer: Reader | None) -> Parts:
+    """Apertus: the xIELU activation learns two scalars per layer."""
+    stack, vocab = decoder(reader, traits)
+    scalars = Parameters(path="mlp.act_fn", shape=(2,), block="mlp")
+    groups = tuple(replace(g, layer=Layer(blocks=(*g.layer.blocks, scalars))) for g in stack.groups)
+    return finish(reader, architecture, traits, replace(stack, groups=groups), vocab, outer)
+
+
 def _mimo(reader: Reader, architecture: str, traits: Traits, outer: Reader | None) -> Parts:
     """MiMo: a Qwen2 decoder with layers that predict further tokens."""
     stack, vocab = decoder(reader, traits)
@@ -278,5 +286,5 @@ def falcon(reader: Reader, architecture: str, _family: str, outer: Reader | None
 
 
 _SPECIAL: dict[str, Callable[[Reader, str, Traits, Reader | None], Parts]] = {
-    "gpt2": _gpt, "gptj": _gpt, "gpt_neo": _gpt, "codegen": _gpt, "bloom": _bloom, "phi": _phi, "mimo": _mimo,
+    "gpt2": _gpt, "gptj": _gpt, "gpt_neo": _gpt, "codegen": _gpt, "bloom": _bloom, "phi": _phi, "mimo": _mimo, "apertus": _apertus,
 }  # fmt: skip
