@@ -13,6 +13,8 @@ from mansard import __version__
 
 #: Verb -> module with a click command named `command`, and the line shown in the overview.
 VERBS: dict[str, tuple[str, str]] = {
+    "doctor": ("mansard.cli.doctor", "What this machine is, and what can and cannot be measured on it."),
+    "hardware": ("mansard.cli.hardware", "What a machine should do on paper, and which one it is."),
     "measure": ("mansard.cli.measure", "Measure what this machine can do, and keep it as ceilings."),
     "run": ("mansard.cli.run", "Run a Python program (PyTorch or JAX) and name its bottleneck."),
     "estimate": ("mansard.cli.estimate", "What a model must consume on a machine: FLOP, bytes, time bound, memory."),
