@@ -142,6 +142,7 @@ class Quantisation:
         ignore: Patterns of modules kept in the model's type: paths, globs, or `re:` expressions.
         activation_dtype: Type that activations are cast to for the product; None: not cast.
         kv_dtype: Type of the cache, where the checkpoint prescribes it.
+        text_only: The entry stands at the text decoder's level, so towers keep the model's type.
         source: File and key it was read from.
     """
 
@@ -150,6 +151,7 @@ class Quantisation:
     ignore: tuple[str, ...] = ()
     activation_dtype: str | None = None
     kv_dtype: str | None = None
+    text_only: bool = False
     source: str = ""
 
 

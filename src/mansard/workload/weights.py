@@ -144,7 +144,7 @@ def _applies(target: str, weight: Weight, name: str, stack: str) -> bool:
 def scheme_of(quantisation: Quantisation, weight: Weight, name: str, stack: str) -> QuantScheme | None:
     """Return the scheme a tensor is stored in, or None where it keeps the model's type."""
     # The projection that joins two inputs of an MTP layer stays in the model's type in every published checkpoint.
-    if weight.block == "mtp":
+    if weight.block == "mtp" or (quantisation.text_only and stack not in ("text", "mtp")):
         return None
     for rule in quantisation.rules:
         if any(_applies(target, weight, name, stack) for target in rule.targets):
@@ -190,9 +190,11 @@ class WeightStore:
 
     def _in_stack(self, stack: Stack) -> Iterator[tuple[str, Weight, int, _Stored]]:
         """Yield path template, tensor, copies and bytes of one copy, for every tensor of a stack."""
+        # What stands around the layers of a tower is listed under the tower's name.
+        tower = "" if stack.name in ("text", "mtp") else stack.path.split(".")[0] + "."
         for block in (*stack.inputs, *stack.outputs):
             for weight in block.weights():
-                yield "", weight, weight.copies, self.stored(weight, weight.name, stack.name)
+                yield "", weight, weight.copies, self.stored(weight, tower + weight.name, stack.name)
         # Exclusions differ by layer only where a quantised checkpoint lists layers.
         every_layer = self.quantisation is not None
         # DeepSeek numbers its MTP layers after the main ones.

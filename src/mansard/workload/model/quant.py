@@ -7,6 +7,7 @@ is never taken for another method.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mansard.core.errors import InputError
@@ -38,7 +39,8 @@ def read_quantisation(
         for key in KEYS:
             value = level.get(key)
             if isinstance(value, Mapping) and value:
-                return _dispatch(value, f"{path}{key}", where)
+                made = _dispatch(value, f"{path}{key}", where)
+                return replace(made, text_only=True) if path and isinstance(made, Quantisation) else made
     return None
 
 
