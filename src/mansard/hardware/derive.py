@@ -142,6 +142,13 @@ def peak_rows(sku: Sku, *, clock_hz: float | None = None, groups: float | None =
     return tuple(peak_row(sku, p, clock_hz=clock_hz, groups=groups) for p in sku.peaks)
 
 
+def of_share(formula: str, share: float) -> str:
+    """Return a formula with the part of the package it stands for: `/ 2` for one die of two, `x 8` for a node of eight."""
+    if not formula or share == 1.0:
+        return formula
+    return f"{formula} x {share:g}" if share > 1.0 else f"{formula} / {1.0 / share:g}"
+
+
 #: What products of an element type are summed in on SIMD and matrix units of processors.
 ACCUMULATE = {"f64": "f64", "f32": "f32", "f16": "f16", "bf16": "f32", "i8": "i32"}
 

@@ -51,10 +51,11 @@ class Match:
     needs: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return `{status, matched, candidates, reason, needs}`; `matched` is null unless the match is exact."""
+        """Return status, reason and either `matched` (the short name) with `product`, or candidates."""
         return {
             "status": self.status,
-            "matched": self.sku.to_json() if self.sku else None,
+            "matched": self.sku.slug if self.sku else None,
+            "product": self.sku.name if self.sku else None,
             "candidates": list(self.candidates),
             "reason": self.reason,
             "needs": list(self.needs),

@@ -10,7 +10,7 @@ from mansard.core.ceilings import SCOPES, Area, Ceiling, Ceilings, Kind, MemoryL
 from mansard.core.errors import UsageError
 from mansard.core.units import format_hz
 from mansard.core.unknown import Unknown, is_known
-from mansard.hardware.derive import PeakRow, peak_rows, unit_rows
+from mansard.hardware.derive import PeakRow, of_share, peak_rows, unit_rows
 from mansard.hardware.records import Memory, Peak, Receipt, Sku
 
 
@@ -97,6 +97,15 @@ def _scope(sku: Sku, scope: str, devices: int | None) -> _Scope:
     raise UsageError(f"unknown scope {scope!r} for a product", hint=f"one of {', '.join(SCOPES[:4])}")
 
 
+def scope_share(sku: Sku, scope: str, devices: int | None = None) -> float:
+    """Return how many packages a scope is: 0.5 for a die of two, 8 for a node of eight.
+
+    Raises:
+        UsageError: an unknown scope, or a node of unknown size.
+    """
+    return _scope(sku, scope, devices).share
+
+
 def _compute(sku: Sku, part: _Scope, clock_hz: float | None, findings: list[dict[str, str]]) -> list[Ceiling]:
     if sku.kind == "cpu-family":
         rows = _family_core(sku, clock_hz)
@@ -150,7 +159,7 @@ def _row(sku: Sku, part: _Scope, row: PeakRow, value: float, kind: Kind) -> list
         "certainty": peak.receipt.certainty,
     }
     if kind is Kind.DERIVED:
-        conditions["formula"] = row.formula
+        conditions["formula"] = of_share(row.formula, share)
     if peak.unit:
         conditions["unit"] = peak.unit
     resource = Resource(area=Area.COMPUTE, dtype=peak.dtype, accumulate=peak.accumulate, engine=peak.engine)

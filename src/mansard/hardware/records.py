@@ -272,5 +272,7 @@ class Sku:
         return self.memory[-1] if self.memory else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return slug, name and kind; `show` prints the rest with receipts."""
-        return {"slug": self.slug, "name": self.name, "vendor": self.vendor, "kind": self.kind, "origin": self.origin}
+        """Return short name, product, maker and kind; `describe.show_document` has the rest with receipts."""
+        return {
+            "name": self.slug, "product": self.name, "vendor": self.vendor, "kind": self.kind, "origin": self.origin,
+        }  # fmt: skip

@@ -1,0 +1,267 @@
+"""The catalogue in a terminal: plain aligned columns, so that a look-up starts quickly and can be piped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mansard.core.units import (
+    format_bytes,
+    format_bytes_per_s,
+    format_flop_per_s,
+    format_hz,
+    format_ratio,
+    format_s,
+)
+from mansard.core.unknown import Implausible, Unknown, is_known
+from mansard.hardware.detect import Detection, Device
+from mansard.hardware.matching import Match
+from mansard.hardware.records import Sku
+
+
+def columns(rows: Sequence[Sequence[str]], *, indent: str = "  ") -> list[str]:
+    """Return rows as lines of aligned columns; the last column is not padded."""
+    if not rows:
+        return []
+    widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]) - 1)]
+    return [indent + "  ".join([*(c.ljust(w) for c, w in zip(r, widths, strict=False)), r[-1]]).rstrip() for r in rows]
+
+
+def _rate(value: Any) -> str:
+    return format_flop_per_s(value) if isinstance(value, int | float) else "-"
+
+
+def _receipt(item: Mapping[str, Any]) -> str:
+    return f"{item['source']} ({item['date']}, {item['certainty']})"
+
+
+def _key(item: Mapping[str, Any]) -> str:
+    return f"{item['dtype']} {item['engine']} into {item['accumulate']}"
+
+
+class _Sources:
+    """Numbers the receipts of a page, so that each figure points to one without repeating it."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, int] = {}
+
+    def mark(self, item: Mapping[str, Any]) -> str:
+        """Return `[n]` of an item's receipt."""
+        return f"[{self.known.setdefault(_receipt(item), len(self.known) + 1)}]"
+
+    def lines(self) -> list[str]:
+        """Return the numbered receipts."""
+        return ["", "Sources (date, certainty)", *(f"  [{n}] {text}" for text, n in self.known.items())]
+
+
+def show_lines(document: Mapping[str, Any]) -> list[str]:
+    """Return a product with the receipt of each number."""
+    package, sources = document["package"], _Sources()
+    out = [f"{document['name']}: {document['product']}"]
+    out.append(f"  file: {document['origin']}")
+    if package["devices"] > 1:
+        out.append(f"  a device is {package['device']}: {package['devices']} devices per package; figures are of one")
+    if document["peaks"]:
+        out += ["", "Peaks, dense"]
+        out += columns([["", "declared", "derived", "", "", ""], *_peak_table(document["peaks"], sources)])
+    out += ["", "Memory"] if document["memory"] else []
+    out += columns([
+        [m["level"], format_bytes(m["capacity_bytes"]) + (f" x {m['instances']}" if m["instances"] > 1 else ""),
+         format_bytes_per_s(m["bytes_per_s"]) if isinstance(m["bytes_per_s"], float) else "bandwidth unknown",
+         sources.mark(m), "; ".join(t for t in ("at most; as bought" if m["configurable"] else "", m["note"] or "") if t)]
+        for m in document["memory"]
+    ])  # fmt: skip
+    if document["links"]:
+        out += ["", "Links, one way"]
+        out += columns([
+            [link["name"], format_bytes_per_s(link["bytes_per_s"]),
+             "latency unknown" if link["latency_s"] is None else format_s(link["latency_s"]), sources.mark(link),
+             link["topology"]]
+            for link in document["links"]
+        ])  # fmt: skip
+    out += ridge_lines(document["ridge_points"])
+    out += ["", "Units"]
+    out += columns([[u["name"], _count(u), sources.mark(u), u["note"] or ""] for u in document["units"]])
+    facts = [[f"{c['name']} clock", format_hz(c["hz"]), sources.mark(c), ""] for c in document["clocks"]]
+    if document["power"]:
+        facts.append(["TDP", f"{document['power']['tdp_w']:g} W", sources.mark(document["power"]), ""])
+    facts += [["price", f"{p['usd_per_hour']:g} USD/h", sources.mark(p), p["offer"]] for p in document["prices"]]
+    out += ["", "Other"] if facts else []
+    out += columns(facts)
+    identity = document["identity"]
+    names = [*document["aliases"], *(f"PCI {p}" for p in identity["pci"]), *identity["cpuid"]]
+    if names:
+        out += ["", f"Matched by {sources.mark(identity)}: {'; '.join(names)}"]
+    out += [f"Note: {n}" for n in document["notes"]]
+    return [*out, *sources.lines()]
+
+
+def _peak_table(peaks: Sequence[Mapping[str, Any]], sources: _Sources) -> list[list[str]]:
+    """Return one row per key: declared and derived figure, clock, receipt, formula."""
+    rows: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for p in peaks:
+        rows.setdefault(_key(p), {})[p["kind"]] = p
+    found = []
+    for key, kinds in rows.items():
+        either = kinds.get("declared") or kinds["derived"]
+        cells = [_rate(kinds[k]["flop_per_s"]) if k in kinds else "-" for k in ("declared", "derived")]
+        how = kinds["derived"]["formula"] if "derived" in kinds else either.get("note") or ""
+        found.append([key, *cells, _clock(either), sources.mark(either), how])
+    return found
+
+
+def _clock(p: Mapping[str, Any]) -> str:
+    if p["clock_hz"] is None:
+        return "clock unknown"
+    return f"at {format_hz(p['clock_hz'])}" + (", solved from the peak" if p["clock_basis"] == "solved" else "")
+
+
+def _count(u: Mapping[str, Any]) -> str:
+    groups = "any number of" if u["groups"] is None else str(u["groups"])
+    width = f", {u['width_bits']} bits" if u["width_bits"] else ""
+    return f"{u['per_group']} per {u['group']}, {groups} {u['group']}s{width}"
+
+
+def ridge_lines(ridges: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the ridge points as a table, or nothing."""
+    if not ridges:
+        return []
+    rows = [
+        [_key(r), r["level"], f"{r['flop_per_byte']:.1f} FLOP/B", f"square product from N = {r['gemm_size']:.0f}"]
+        for r in ridges
+    ]
+    return ["", "Ridge points (compute-bound above)", *columns(rows)]
+
+
+def peak_lines(d: Mapping[str, Any]) -> list[str]:
+    """Return derived beside declared peaks and the views that were asked for."""
+    scope = f"{d['cores']:g} cores" if d["cores"] and d["scope"] == "core" else str(d["scope"])
+    head = f"{d['name']}: {d['product']}, one {scope}" if not d["cores"] else f"{d['name']}: {d['product']}, {scope}"
+    if d["device"] not in (None, "the package"):
+        head += f" ({d['device']})"
+    out = [head]
+    if d["clock_hz"]:
+        out.append(f"clock {format_hz(d['clock_hz'])}, named by the user")
+    if d["rows"]:
+        out += ["", "Peaks, dense"]
+        out += columns([["", "derived", "declared", "ratio", ""], *(_peak_cells(r) for r in d["rows"])])
+        if d["ratios_say"]:
+            out.append(f"  {d['ratios_say']}")
+        out += dict.fromkeys(f"  ! {_key(r)}: {r['difference']}" for r in d["rows"] if r["difference"])
+    if d["unit_peaks"]:
+        out += ["", "By unit"]
+        out += columns([[u["unit"], f"{u['dtype']} into {u['accumulate']}", _rate(u["flop_per_s"]), u["formula"]]
+                        for u in d["unit_peaks"]])  # fmt: skip
+        out += dict.fromkeys(f"  ! {u['unit']}: {u['note']}" for u in d["unit_peaks"] if u["note"])
+    if d["partial_ceilings"]:
+        out += ["", "Ceilings below the peak"]
+        out += columns([[f"{p['dtype']} {p['engine']}", p["what"], _rate(p["flop_per_s"]), f"{p['ratio']:.3g} of it"]
+                        for p in d["partial_ceilings"]])  # fmt: skip
+    out += ridge_lines(d.get("ridge_points", ()))
+    return [*out, *_view_lines(d), *(f"Note: {n}" for n in d["notes"])]
+
+
+def _peak_cells(r: Mapping[str, Any]) -> list[str]:
+    derived, declared, ratio = r["derived_flop_per_s"], r["declared_flop_per_s"], r["ratio"]
+    how = r["formula"] or _receipt(r)
+    if r["clock_basis"] == "solved" and r["clock_hz"] == r["declared_clock_hz"]:
+        how += " (clock solved from the peak: no independent check)"
+    if not r["derivation_holds"]:
+        how += " (does not hold)"
+    return [_key(r), _rate(derived), _rate(declared), f"{ratio:.3f}" if is_known(ratio) else "-", how]
+
+
+def _view_lines(d: Mapping[str, Any]) -> list[str]:
+    out: list[str] = []
+    if d.get("matmul_in_cache"):
+        out += ["", "Matrix product from a cache, at most (pebble game, sqrt(M/b)/b)"]
+        out += columns([[m["level"], m["dtype"], format_bytes(m["capacity_bytes"]), f"{m['flop_per_byte']:.0f} FLOP/B"]
+                        for m in d["matmul_in_cache"]])  # fmt: skip
+    if d.get("gemm"):
+        out += ["", f"Square product of N = {d['gemm'][0]['size']}"]
+        out += columns([[_key(g), g["level"], f"{g['flop_per_byte']:.1f} FLOP/B", _rate(g["attainable_flop_per_s"]),
+                         f"{g['bound']}-bound, N* = {g['ridge_size']:.0f}"] for g in d["gemm"]])  # fmt: skip
+    if d.get("hidden"):
+        out += ["", f"Square product that hides a fixed cost of {format_s(d['hidden'][0]['fixed_s'])} (80 %)"]
+        out += columns([[_key(h), f"N = {h['gemm_size']:.0f}"] for h in d["hidden"]])
+    if d.get("in_flight"):
+        out += ["", f"Bytes under way at a latency of {format_s(d['in_flight'][0]['latency_s'])} (Little's law)"]
+        out += columns([[f["what"], f"{format_bytes(f['bytes_to_fill'])} fill {format_bytes_per_s(f['bytes_per_s'])}",
+                         f"{format_bytes(f['in_flight_bytes'])} give {format_bytes_per_s(f['reached_bytes_per_s'])}"
+                         if "in_flight_bytes" in f else ""] for f in d["in_flight"]])  # fmt: skip
+    return out
+
+
+def share_lines(d: Mapping[str, Any]) -> list[str]:
+    """Return what a rate is of a peak, and of which."""
+    out = [f"achieved {format_flop_per_s(d['achieved_flop_per_s'])}"]
+    share = d["share"]
+    if isinstance(share, Unknown):
+        return [*out, f"share of peak unknown: {share.reason}", *(f"  needs: {n}" for n in share.needs)]
+    named = d["peak_from"]
+    which = named if isinstance(named, str) else f"{_key(named)}, dense; {_receipt(named)}"
+    out.append(f"peak {format_flop_per_s(d['peak_flop_per_s'])}: {which}")
+    if isinstance(share, Implausible):
+        return [*out, f"implausible: {share.value:.2f} times the peak", *(f"  suspect: {s}" for s in share.suspects)]
+    return [*out, f"share of peak {format_ratio(share)}"]
+
+
+def match_lines(name: str, found: Match) -> list[str]:
+    """Return the answer to "which product is this?"."""
+    shown = name if len(name) <= 80 else name[:77] + "..."
+    if found.sku is not None:
+        return [f"{shown!r} is {found.sku.slug}: {found.sku.name}", f"  because: {found.reason}"]
+    out = [f"{shown!r} is {found.status}: {found.reason}"]
+    if found.candidates:
+        word = "could be" if found.status == "ambiguous" else "nearest names, for reading only"
+        out.append(f"  {word}: {', '.join(found.candidates)}")
+    return [*out, *(f"  needs: {n}" for n in found.needs)]
+
+
+def device_lines(found: Detection) -> list[str]:
+    """Return the devices of a machine with the product of each."""
+    out: list[str] = []
+    for d in found.devices:
+        out.append(f"{d.kind} {d.index}: {d.name or 'no name'} ({d.source})")
+        out += [f"  {line}" for line in _device(d)]
+    out += [f"not asked: {n.reason}" for n in found.notes]
+    return out
+
+
+def _device(d: Device) -> list[str]:
+    lines = []
+    if d.match.sku is not None:
+        lines.append(f"{d.match.sku.slug}: {d.match.reason}")
+    else:
+        lines.append(f"{d.match.status}: {d.match.reason}")
+        if d.match.candidates:
+            lines.append(f"could be: {', '.join(d.match.candidates)}")
+    if d.family is not None:
+        units = ", ".join(f"{u.name} {u.per_group} x {u.width_bits or 'matrix'}" for u in d.family.units)
+        lines.append(f"family {d.family.slug}: {units}")
+    facts = [
+        format_bytes(d.memory_bytes) if d.memory_bytes else "",
+        f"PCI {d.pci}" if d.pci else "",
+        format_hz(d.clock_hz) if d.clock_hz else "",
+        f"limit {d.power_limit_w:g} W" if d.power_limit_w else "",
+    ]
+    if any(facts):
+        lines.append(", ".join(f for f in facts if f))
+    return lines
+
+
+def list_lines(skus: Sequence[tuple[Sku, Mapping[str, Any]]]) -> list[str]:
+    """Return the catalogue as a table: short name, product, bf16 or f16 peak and memory of one device."""
+    rows = [["name", "product", "matrix peak", "memory", "bandwidth", ""]]
+    for sku, d in skus:
+        peak = next((p for p in d["peaks"] if p["dtype"] in ("bf16", "f16") and p["engine"] == "matrix"), None)
+        peak = peak or next((p for p in d["peaks"] if p["dtype"] == "f32"), None)
+        outer = d["memory"][-1] if d["memory"] and sku.kind != "cpu-family" else None
+        rate = outer["bytes_per_s"] if outer else None
+        size = ("<= " if outer["configurable"] else "") + format_bytes(outer["capacity_bytes"]) if outer else "-"
+        rows.append([
+            sku.slug, sku.name, f"{peak['dtype']} {_rate(peak['flop_per_s'])}" if peak else "-", size,
+            format_bytes_per_s(rate) if isinstance(rate, float) else "-",
+            f"1 of {sku.package.devices} devices" if sku.package.devices > 1 else "",
+        ])  # fmt: skip
+    return columns(rows, indent="")
