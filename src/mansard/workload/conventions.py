@@ -27,7 +27,7 @@ MEANING: dict[str, str] = {
     "6N_active": "6 x all parameters that a token uses, embedding table included, no attention core",
     "6N_total": "6 x all parameters, no attention core",
     "6N_total+full": "6 x all parameters + full attention, as PaLM, nanoGPT and llm-foundry count",
-    "two_matrix_mlp": "a gated MLP counted as two matrices, windows ignored, halved (Megatron-Bridge 25.11 to 26.04.01)",
+    "two_matrix_mlp": "a gated MLP counted as two matrices, windows ignored, halved, no routers (Megatron-Bridge 25.11 to 26.04.01)",
 }
 _RECOMPUTED = "with_recompute"
 MEANING |= {
@@ -114,7 +114,7 @@ def convention_table(model: Model, *, seq: int, dtype: str = "bf16") -> Conventi
     }
     gated = _third_matrices(model)
     if gated:
-        table["two_matrix_mlp"] = full - core_full / 2.0 - 6.0 * gated
+        table["two_matrix_mlp"] = full - core_full / 2.0 - 6.0 * (gated + _routers(model))
     if model.mtp is not None:
         deeper = train(setting, batch, mtp=True)
         table["causal_mtp"] = float(deeper.model_flop) / seq
@@ -138,6 +138,12 @@ def _third_matrices(model: Model) -> int:
                 total += block.expert_hidden * block.width * block.top_k * group.count
                 total += block.hidden * block.shared_width * group.count if block.shared_gated else 0
     return total
+
+
+def _routers(model: Model) -> int:
+    """Matrix parameters of routers."""
+    weights = ((w, g.count) for g in model.text.groups for w in g.layer.weights())
+    return sum(w.elements * count for w, count in weights if w.block == "router" and w.role == "matmul")
 
 
 def detect(table: ConventionTable, *, flop_per_s: float, tokens_per_s: float) -> Detection:
