@@ -7,6 +7,8 @@ from mansard.hardware.catalogue import read_file as read_file
 from mansard.hardware.derive import derive_peak as derive_peak
 from mansard.hardware.derive import partial_ceilings as partial_ceilings
 from mansard.hardware.derive import peak_rows as peak_rows
+from mansard.hardware.derive import shortfall as shortfall
+from mansard.hardware.derive import unit_rows as unit_rows
 from mansard.hardware.derive import what_ratios_say as what_ratios_say
 from mansard.hardware.detect import Detection as Detection
 from mansard.hardware.detect import Device as Device

@@ -11,7 +11,7 @@ from mansard.core.ceilings import Area, Ceilings
 from mansard.core.dtypes import dtype_bytes, short_dtype
 from mansard.core.errors import UsageError
 from mansard.core.unknown import Unknown, is_known
-from mansard.hardware.derive import PeakRow, of_share, partial_ceilings, peak_rows, unit_rows, what_ratios_say
+from mansard.hardware.derive import PeakRow, of_share, partial_ceilings, peak_rows, shortfall, unit_rows, what_rows_say
 from mansard.hardware.on_paper import ceilings, core_clock, instances, scope_share
 from mansard.hardware.records import Memory, Receipt, Sku
 from mansard.hardware.views import (
@@ -172,8 +172,6 @@ def peak_document(sku: Sku, q: Question) -> dict[str, Any]:
         for u in unit_rows(sku, clock_hz=clock, groups=groups)
         if (u.unit.width_bits or u.unit.fma_per_cycle) and q.wants(u.dtype, u.accumulate, u.unit.engine)
     ]  # fmt: skip
-    ratios = {" ".join(r.peak.key): r.ratio for r in rows if whole and is_known(r.ratio) and r.holds}
-    rated = [r.peak.clock_hz for r in rows if r.peak.clock_hz is not None]
     found = {
         "name": sku.slug,
         "product": sku.name,
@@ -183,7 +181,7 @@ def peak_document(sku: Sku, q: Question) -> dict[str, Any]:
         "clock_hz": q.clock_hz,
         "clock_from": "named by the user" if q.clock_hz is not None else "the clock of the vendor's peak, per row",
         "rows": [_peak_row(r, share, whole) for r in rows],
-        "ratios_say": what_ratios_say(ratios, clock_hz=q.clock_hz, rated_hz=rated) if whole else None,
+        "ratios_say": what_rows_say(rows) if whole and rows else [],
         "unit_peaks": simd,
         "partial_ceilings": [
             {"what": p.what, "ratio": p.ratio, "flop_per_s": p.flop_per_s * share, "dtype": p.dtype, "engine": p.engine}
@@ -320,7 +318,27 @@ def utilisation(
         raise UsageError(f"{dtype} has a peak for each accumulate type ({listed})", hint="--accumulate f32")
     row, value = usable[0]
     key = {k: row[k] for k in ("dtype", "accumulate", "engine", "dense", "source", "date", "certainty")}
-    return {**found, **_shared(achieved_flop_per_s, value), "peak_from": key}
+    key |= {"kind": "derived" if is_known(row["derived_flop_per_s"]) and row["derivation_holds"] else "declared",
+            "clock_hz": row["clock_hz"] or row["declared_clock_hz"]}  # fmt: skip
+    return {
+        **found,
+        **_shared(achieved_flop_per_s, value),
+        "peak_from": key,
+        **_against_declared(achieved_flop_per_s, row),
+    }
+
+
+def _against_declared(achieved: float, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the share of the declared peak too, and what the clock has to do with the difference."""
+    declared, rated, clock = row["declared_flop_per_s"], row["declared_clock_hz"], row["clock_hz"]
+    if not is_known(declared):
+        return {}
+    against: dict[str, Any] = {"declared": {"flop_per_s": declared, "share": share_of(achieved, declared)}}
+    if clock is not None and rated is not None and clock != rated and row["derivation_holds"]:
+        split = shortfall(achieved_flop_per_s=achieved, declared_flop_per_s=declared, rated_hz=rated, clock_hz=clock)
+        against["shortfall"] = {"share": split.share, "clock_ratio": split.clock_ratio, "program_ratio": split.program_ratio,
+                                "clock_part": split.clock_part, "text": split.sentence}  # fmt: skip
+    return against
 
 
 def _best(row: Mapping[str, Any]) -> float | None:

@@ -135,7 +135,11 @@ def ridge_lines(ridges: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def peak_lines(d: Mapping[str, Any]) -> list[str]:
     """Return derived beside declared peaks and the views that were asked for."""
-    scope = f"{d['cores']:g} cores" if d["cores"] and d["scope"] == "core" else str(d["scope"])
+    scope = (
+        f"{d['cores']:g} core" + ("s" if d["cores"] != 1 else "")
+        if d["cores"] and d["scope"] == "core"
+        else str(d["scope"])
+    )
     head = f"{d['name']}: {d['product']}, one {scope}" if not d["cores"] else f"{d['name']}: {d['product']}, {scope}"
     if d["device"] not in (None, "the package"):
         head += f" ({d['device']})"
@@ -145,9 +149,8 @@ def peak_lines(d: Mapping[str, Any]) -> list[str]:
     if d["rows"]:
         out += ["", "Peaks, dense"]
         out += columns([["", "derived", "declared", "ratio", ""], *(_peak_cells(r) for r in d["rows"])])
-        if d["ratios_say"]:
-            out.append(f"  {d['ratios_say']}")
-        out += dict.fromkeys(f"  ! {_key(r)}: {r['difference']}" for r in d["rows"] if r["difference"])
+        out += [f"  = {text}" for text in d["ratios_say"]]
+        out += _differences(d["rows"])
     if d["unit_peaks"]:
         out += ["", "By unit"]
         out += columns([[u["unit"], f"{u['dtype']} into {u['accumulate']}", _rate(u["flop_per_s"]), u["formula"]]
@@ -159,6 +162,15 @@ def peak_lines(d: Mapping[str, Any]) -> list[str]:
                         for p in d["partial_ceilings"]])  # fmt: skip
     out += ridge_lines(d.get("ridge_points", ()))
     return [*out, *_view_lines(d), *(f"Note: {n}" for n in d["notes"])]
+
+
+def _differences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what the file says of derived peaks that differ from declared ones, like ones together."""
+    texts: dict[str, list[str]] = {}
+    for r in rows:
+        if r["difference"]:
+            texts.setdefault(r["difference"], []).append(f"{r['dtype']} {r['engine']}")
+    return [f"  ! {', '.join(keys)}: {text}" for text, keys in texts.items()]
 
 
 def _peak_cells(r: Mapping[str, Any]) -> list[str]:
@@ -199,11 +211,19 @@ def share_lines(d: Mapping[str, Any]) -> list[str]:
     if isinstance(share, Unknown):
         return [*out, f"share of peak unknown: {share.reason}", *(f"  needs: {n}" for n in share.needs)]
     named = d["peak_from"]
-    which = named if isinstance(named, str) else f"{_key(named)}, dense; {_receipt(named)}"
+    which = named if isinstance(named, str) else _named_peak(named)
     out.append(f"peak {format_flop_per_s(d['peak_flop_per_s'])}: {which}")
     if isinstance(share, Implausible):
         return [*out, f"implausible: {share.value:.2f} times the peak", *(f"  suspect: {s}" for s in share.suspects)]
-    return [*out, f"share of peak {format_ratio(share)}"]
+    out.append(f"share of peak {format_ratio(share)}")
+    if "shortfall" in d:
+        out.append(d["shortfall"]["text"])
+    return out
+
+
+def _named_peak(p: Mapping[str, Any]) -> str:
+    clock = f" at {format_hz(p['clock_hz'])}" if p["clock_hz"] else ""
+    return f"{p['kind']}{clock}, {_key(p)}, dense; {_receipt(p)}"
 
 
 def match_lines(name: str, found: Match) -> list[str]:
