@@ -43,7 +43,7 @@ def test_w4a16_of_8b_d22() -> None:
             format="pack-quantized",
             ignore=["lm_head"],
             config_groups={"group_0": {"targets": ["Linear"], "weights": INT4}},
-        )  # fmt: skip
+        )
     )
     assert size.quantised + size.scales == 3_598_712_832
     assert size.unquantised == 2_101_346_304 + 532_480

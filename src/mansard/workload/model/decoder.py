@@ -158,7 +158,7 @@ def windows(reader: Reader, traits: Traits, depth: int) -> list[int | None]:
         return [None] * depth
     if traits.window == "upper" and not reader.flag("use_sliding_window", False, traits.source):
         return [None] * depth
-    window = reader.optional("sliding_window")
+    window = reader.optional("sliding_window", absent="no window")
     kinds = reader.per_layer("layer_types", depth, ("sliding_attention", "full_attention"))
     if window is None and kinds is None and not traits.pattern:
         return [None] * depth

@@ -90,11 +90,7 @@ def _family(config: Mapping[str, Any], where: str) -> tuple[str, str, str]:
     if architecture in registry.CLASSES:
         return registry.CLASSES[architecture], architecture, model_type
     if not model_type and architecture == "undeclared":
-        raise UndecidedError(
-            f"{where}: neither model_type nor architectures says what this model is",
-            hint="add model_type; dimensions alone do not say which blocks a layer has",
-            code="unknown_architecture",
-        )
+        return registry.UNDECLARED, architecture, "undeclared"
     raise UndecidedError(
         f"{where}: no rule for model_type {model_type!r} with class {architecture!r}",
         hint="supply a configuration of a known family, or the blocks of one layer; nothing is counted by analogy",

@@ -72,9 +72,10 @@ def _names(value: Any) -> tuple[str, ...]:
     return tuple(str(entry) for entry in value)
 
 
-def _whole(value: Any, what: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{what} is {value!r}, expected a whole number")
+def _whole(value: Any, what: str, *, row: bool = False) -> int:
+    """Return a positive whole number; with `row` also -1, which stands for a whole row."""
+    if isinstance(value, bool) or not isinstance(value, int) or (value < 1 and not (row and value == -1)):
+        raise TypeError(f"{what} is {value!r}, expected a whole number of at least 1")
     return value
 
 

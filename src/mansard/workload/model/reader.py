@@ -173,9 +173,15 @@ class Reader:
             raise self.wrong(key, value, f"a whole number of at least {least}")
         return value
 
-    def optional(self, key: str, *, least: int = 1, only: bool = False) -> int | None:
-        """Return a whole number, or None where the key is absent or null and absence has a meaning."""
+    def optional(self, key: str, *, least: int = 1, only: bool = False, absent: str = "") -> int | None:
+        """Return a whole number, or None where the key is absent or null and absence has a meaning.
+
+        Args:
+            absent: What a missing key (not a null one) stands for; recorded where it matters for the result.
+        """
         if self.raw(key, only) is None and key not in self.defaults:
+            if absent and not any(name in self.values for name in self.names(key, only)):
+                self.assume(key, None, absent)
             return None
         return self.integer(key, least=least, only=only)
 

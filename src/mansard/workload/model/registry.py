@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mansard.workload.model.decoder import Parts
-from mansard.workload.model.families import dense, encoders, hybrid, mla, moe, multimodal, seq2seq
+from mansard.workload.model.families import dense, encoders, hybrid, mla, moe, multimodal, plain, seq2seq
 from mansard.workload.model.reader import Reader
 
 Builder = Callable[[Reader, str, str, Reader | None], Parts]
+
+UNDECLARED = ""
+"""The family of a configuration that names neither a `model_type` nor a class."""
 
 PLAIN: dict[str, Builder] = {
     **dict.fromkeys(dense.FAMILIES, dense.build),
     **dict.fromkeys(moe.FAMILIES, moe.build),
     **dict.fromkeys(mla.SOURCES, mla.build),
+    UNDECLARED: plain.build,
     "opt": dense.opt,
     "falcon": dense.falcon,
     "llama4_text": moe.llama4,
@@ -84,4 +88,4 @@ def build(reader: Reader, architecture: str, family: str) -> Parts:
 
 def known(family: str) -> bool:
     """Return whether a `model_type` has a rule."""
-    return family in multimodal.FAMILIES or SAME.get(family, family) in PLAIN
+    return family != UNDECLARED and (family in multimodal.FAMILIES or SAME.get(family, family) in PLAIN)

@@ -198,7 +198,7 @@ def _mimo(reader: Reader, architecture: str, traits: Traits, outer: Reader | Non
     """MiMo: a Qwen2 decoder with layers that predict further tokens."""
     stack, vocab = decoder(reader, traits)
     parts = finish(reader, architecture, traits, stack, vocab, outer)
-    count = reader.optional("num_nextn_predict_layers", least=0) or 0
+    count = reader.optional("num_nextn_predict_layers", least=0, absent="no MTP layers") or 0
     if count:
         hidden = stack.hidden
         layer = stack.groups[-1].layer

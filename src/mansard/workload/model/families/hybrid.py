@@ -163,7 +163,7 @@ def _nemotron_block(reader: Reader, traits: Traits, hidden: int, letter: str) ->
     return Moe(
         hidden=hidden, experts=experts, top_k=top_k, width=reader.integer("moe_intermediate_size"), gated=False,
         activation=act, path="mixer", shared_width=reader.integer("moe_shared_expert_intermediate_size"), shared_gated=False,
-        correction_bias=experts, latent=reader.optional("moe_latent_size"), expert_bias=bias,
+        correction_bias=experts, latent=reader.optional("moe_latent_size", absent="experts as wide as the model"), expert_bias=bias,
     )  # fmt: skip
 
 
@@ -255,7 +255,9 @@ def _linear_layers(reader: Reader, depth: int, source: str) -> list[str]:
 def _qwen_mtp(reader: Reader, parts: Parts, full: GqaAttention, feed: Block, hidden: int) -> None:
     """Multi-token prediction of Qwen3-Next and 3.5: two norms, a projection of both inputs, full layers, a norm."""
     count = (
-        reader.optional("mtp_num_hidden_layers", least=0) or reader.optional("num_nextn_predict_layers", least=0) or 0
+        reader.optional("mtp_num_hidden_layers", least=0, absent="no MTP layers")
+        or reader.optional("num_nextn_predict_layers", least=0)
+        or 0
     )
     if not count:
         return
@@ -314,7 +316,7 @@ def _gemma4_full(reader: Reader, local: GqaAttention, source: str) -> GqaAttenti
     dim = reader.integer("global_head_dim", 512, source)
     k_eq_v = reader.flag("attention_k_eq_v", False, source)
     kv = local.kv_heads
-    stated = reader.optional("num_global_key_value_heads")
+    stated = reader.optional("num_global_key_value_heads", absent="as many key heads as on windowed layers")
     if k_eq_v and stated is not None:
         kv = stated
     if local.heads % kv:

@@ -63,7 +63,7 @@ def build(reader: Reader, architecture: str, family: str, outer: Reader | None =
     else:
         stack, vocab = decoder(reader, base, attention=lambda _i: block, feed=choose(routed, dense, sparse))
     parts = finish(reader, architecture, base, stack, vocab, outer)
-    count = reader.optional("num_nextn_predict_layers", least=0) or 0
+    count = reader.optional("num_nextn_predict_layers", least=0, absent="no MTP layers") or 0
     if count and routed is not None:
         parts.mtp = mtp_stack(hidden, [_mtp_layer(hidden, block, routed)] * count, "model.layers.{}")
         parts.mtp_heads = count

@@ -102,6 +102,8 @@ def build(reader: Reader, architecture: str, family: str, outer: Reader | None =
         block = replace(block, qk_norm="head")
     if traits.sinks:
         block = replace(block, sinks=True)
+    if family == "minimax_m2":
+        block, traits = _minimax(reader, block, traits)
     if family == "phimoe":
         base = replace(base, head_bias=reader.flag("lm_head_bias", False, base.source))
     routed = moe_block(reader, traits, hidden)
@@ -113,6 +115,17 @@ def build(reader: Reader, architecture: str, family: str, outer: Reader | None =
         reader.note("the configuration announces MTP modules but does not describe their blocks: they are not counted")
         reader.raw("mtp_transformer_layers")
     return finish(reader, architecture, base, stack, vocab, outer)
+
+
+def _minimax(reader: Reader, block: GqaAttention, traits: MoeTraits) -> tuple[GqaAttention, MoeTraits]:
+    """MiniMax M2 says in its file whether queries and keys are normalised and whether routing is biased."""
+    if reader.raw("qk_norm_type") not in (None, "per_layer"):
+        raise reader.unsupported(f"qk_norm_type {reader.raw('qk_norm_type')!r}", "per_layer")
+    if reader.optional("shared_intermediate_size", least=0):
+        raise reader.unsupported("MiniMax M2 with shared experts", "shared_intermediate_size of 0")
+    if not reader.flag("use_qk_norm", True, traits.base.source):
+        block = replace(block, qk_norm="none")
+    return block, replace(traits, correction=reader.flag("use_routing_bias", True, traits.base.source))
 
 
 def choose(routed: Moe, dense: Mlp | None, sparse: list[bool]) -> Callable[[int], Moe | Mlp]:
@@ -214,7 +227,7 @@ def _llama4_attention(reader: Reader, base: Traits, hidden: int, depth: int) -> 
     flags = reader.array("no_rope_layers") or [int((i + 1) % interval != 0) for i in range(depth)]
     if len(flags) != depth:
         raise reader.wrong("no_rope_layers", f"{len(flags)} entries", f"{depth}, one per layer")
-    chunk = reader.optional("attention_chunk_size")
+    chunk = reader.optional("attention_chunk_size", absent="no chunks")
     plain = reader.flag("use_qk_norm", True, base.source)
     rope = replace(block, chunk=chunk, qk_norm="plain" if plain else "none")
     bare = replace(block, rotary_dim=0)

@@ -1,0 +1,94 @@
+"""Counts against the model classes of transformers, built on the meta device: equal to the last parameter.
+
+Skipped where torch or transformers is missing. A difference is explained in `EXPLAINED` or it is a defect.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mansard.workload.counts import count_params
+from mansard.workload.model.load import load_model
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+# Families at their class defaults, with the class that is built.
+DEFAULTS = {
+    "apertus": "ApertusForCausalLM", "arcee": "ArceeForCausalLM", "bert": "BertForMaskedLM", "bloom": "BloomForCausalLM",
+    "codegen": "CodeGenForCausalLM", "cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM",
+    "deepseek_v32": "DeepseekV32ForCausalLM", "distilbert": "DistilBertForMaskedLM", "ernie4_5": "Ernie4_5ForCausalLM",
+    "ernie4_5_moe": "Ernie4_5_MoeForCausalLM", "exaone4": "Exaone4ForCausalLM", "falcon": "FalconForCausalLM",
+    "falcon_mamba": "FalconMambaForCausalLM", "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3_text": "Gemma3ForCausalLM",
+    "gemma4_text": "Gemma4ForCausalLM", "glm": "GlmForCausalLM", "glm4": "Glm4ForCausalLM", "glm_moe_dsa": "GlmMoeDsaForCausalLM",
+    "gpt2": "GPT2LMHeadModel", "gpt_neo": "GPTNeoForCausalLM", "gpt_neox": "GPTNeoXForCausalLM", "gpt_oss": "GptOssForCausalLM",
+    "gptj": "GPTJForCausalLM", "granitemoe": "GraniteMoeForCausalLM", "jamba": "JambaForCausalLM", "llama": "LlamaForCausalLM",
+    "llama4_text": "Llama4ForCausalLM", "mamba": "MambaForCausalLM", "mamba2": "Mamba2ForCausalLM", "minimax_m2": "MiniMaxM2ForCausalLM",
+    "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM", "nemotron_h": "NemotronHForCausalLM", "olmo": "OlmoForCausalLM",
+    "olmo2": "Olmo2ForCausalLM", "olmoe": "OlmoeForCausalLM", "opt": "OPTForCausalLM", "phi": "PhiForCausalLM", "phi3": "Phi3ForCausalLM",
+    "phimoe": "PhimoeForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen2_moe": "Qwen2MoeForCausalLM", "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM", "qwen3_next": "Qwen3NextForCausalLM", "roberta": "RobertaForMaskedLM", "smollm3": "SmolLM3ForCausalLM",
+    "starcoder2": "Starcoder2ForCausalLM", "t5": "T5ForConditionalGeneration", "vit": "ViTForImageClassification",
+}  # fmt: skip
+
+# Shared files whose class differs from what the file says, with the exact difference (ours minus theirs).
+EXPLAINED = {
+    # No vision_config in the file: transformers builds its default tower (455,178,240), we count what is stated.
+    "meta-llama--Llama-4-Maverick-17B-128E-Instruct": -455_178_240,
+    # transformers 5 ties the head of T5 whatever tie_word_embeddings says; the published 1.1 checkpoints have their own.
+    "torchtitan__t5-v1_1-xxl-tiny": 32_128 * 4_096,
+}
+NOT_BUILT = {
+    "XiaomiMiMo--MiMo-7B-Base",
+    "moonshotai--Kimi-K2-Instruct",
+    "moonshotai--Kimi-K2.5",
+    "deepseek-ai--DeepSeek-V4-Pro",
+}
+
+
+def built(config: Any, class_name: str) -> int:
+    with torch.device("meta"):
+        model = getattr(transformers, class_name)._from_config(config)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    transformers.logging.set_verbosity_error()
+
+
+@pytest.mark.parametrize("family", sorted(DEFAULTS))
+def test_class_defaults(family: str) -> None:
+    mapping = transformers.models.auto.configuration_auto.CONFIG_MAPPING
+    if family not in mapping or not hasattr(transformers, DEFAULTS[family]):
+        pytest.skip(f"this transformers has no {family}")
+    config = mapping[family]()
+    stated = json.loads(json.dumps(config.to_dict(), default=str)) | {
+        "architectures": [DEFAULTS[family]],
+        "model_type": family,
+    }
+    assert count_params(load_model(stated)).total == built(config, DEFAULTS[family])
+
+
+def test_shared_files(shared: Path) -> None:
+    mapping = transformers.models.auto.configuration_auto.CONFIG_MAPPING
+    compared = 0
+    for path in sorted((shared / "data/configs").glob("*_config.json")):
+        name = path.name.removesuffix("_config.json")
+        stated = json.loads(path.read_text())
+        if path.name.endswith("hf_quant_config.json") or name in NOT_BUILT:
+            continue
+        for level in (stated, stated.get("text_config", {})):
+            level.pop("quantization_config", None)
+        if stated["model_type"] not in mapping:
+            continue
+        theirs = built(mapping[stated["model_type"]].from_dict(dict(stated)), stated["architectures"][0])
+        ours = count_params(load_model(path)).total
+        assert ours - theirs == EXPLAINED.get(name, 0), name
+        compared += 1
+    assert compared >= 40
