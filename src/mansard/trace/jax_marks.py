@@ -93,7 +93,7 @@ def unprofiled(meta: Mapping[str, Any], marks: Marks | None) -> Unprofiled:
     """
     times, faults, steps_seen = [], 0.0, 0
     for window in meta.get("windows", ()) if marks is not None else ():
-        if window.get("kind") != "unprofiled" or not window.get("end_ns") or not window.get("complete"):
+        if window.get("kind") != "unprofiled" or not window.get("end_ns"):
             continue
         assert marks is not None
         start, end = int(window["start_ns"]), int(window["end_ns"])
@@ -103,6 +103,11 @@ def unprofiled(meta: Mapping[str, Any], marks: Marks | None) -> Unprofiled:
         if first < 0 or last <= first or (between < 0).any() or between.sum() <= 0:
             continue
         count = int(between.sum())
+        if not window.get(
+            "complete"
+        ):  # the program ended inside it: up to its last mark, and no faults are known there
+            times.append((int(marks.times_ns[last]) - start) * 1e-9 / count)
+            continue
         times.append((end - start) * 1e-9 / count)
         before, after = window.get("rusage_start", {}), window.get("rusage_end", {})
         if "minor_faults" in before and "minor_faults" in after:

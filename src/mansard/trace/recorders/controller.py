@@ -31,13 +31,15 @@ SCHEMA = "recording/1"
 #: program of a second or two has steps with the profiler off as well.
 _ENOUGH_FIRST = ((10, 0.5), (5, 2.0), (3, 12.0))
 _ENOUGH_SECOND = ((20, 1.0), (5, 3.0), (3, 20.0))
-_NO_STEPS_S = 3.0  # profiled this long without a sign of a step: wait for one with the profiler off ...
+_NO_STEPS_S = 5.0  # profiled this long without a sign of a step: wait for one with the profiler off ...
 _QUIET_S = 20.0  # ... or this long, where little is recorded
 _QUIET_BYTES = 64 << 20
 _WINDOW_S = 60.0  # no window is longer, steps or not
 _MAX_EVENTS = 250_000  # per window: stopping and writing costs 7 to 10 us per event (torch 2.13)
 _FILE_BYTES_PER_EVENT = 440
 _GROWTH_BYTES = 512 * _MAX_EVENTS  # of resident memory while the profiler is on; 416 to 516 bytes per event
+_UNMARKED_BYTES = _GROWTH_BYTES // 2
+_LEAP_BYTES = 8 << 20  # memory that events cannot take between two looks
 _SPARE_SHARE = 0.25  # of the free memory is the most that may go while a window is open, whatever takes it
 _MAX_MARKS = 200_000
 _MAX_WINDOWS = 8
@@ -90,7 +92,7 @@ class Controller:
         self._gave_way = False
         self._own_marks = False
         self._inside = False
-        self._rss_start = 0
+        self._rss_start = self._rss_last = self._grown = 0
         self._most_growth = 0
         self._marked_window = False
         self._events_per_s = 0.0
@@ -265,7 +267,8 @@ class Controller:
             return
         self._state = "profiling"
         self._first_mark = max(0, len(self._marks) - 1) if self._marks else 0
-        self._rss_start = resident_bytes()
+        self._rss_start = self._rss_last = resident_bytes()
+        self._grown = 0
         self._most_growth = max(4 * _GROWTH_BYTES, int(_SPARE_SHARE * spare_bytes()))
         self._marked_window = at_mark
         self._open_window("profiled", where.name, at_mark)
@@ -324,11 +327,14 @@ class Controller:
         if self._state != "profiling":
             return
         marked = len(self._marks) - self._first_mark > 1
-        grown = resident_bytes() - self._rss_start
-        # Memory grows for other reasons too. In the first window it does not matter: profiling starts again at the
-        # first mark. Later the rate of the window before tells, and growth is looked at from mark to mark.
-        full = seconds * self._events_per_s > 2 * _MAX_EVENTS or grown > self._most_growth
-        full = full or (len(self._windows) == 1 and grown > _GROWTH_BYTES)
+        resident = resident_bytes()
+        # Events make memory grow little by little, the program's tensors by leaps: leaps are not counted. In later
+        # windows the rate of the window before tells.
+        grown = self._grown = self._grown + _small_step(resident - self._rss_last)
+        self._rss_last = resident
+        full = seconds * self._events_per_s > 2 * _MAX_EVENTS or resident - self._rss_start > self._most_growth
+        # Without a sign of a step what is recorded may be of no use: do not let its writing stop the program for long.
+        full = full or (len(self._windows) == 1 and grown > (_GROWTH_BYTES if marked else _UNMARKED_BYTES))
         idle = not marked and (seconds > _QUIET_S or (seconds > _NO_STEPS_S and grown > _QUIET_BYTES))
         if seconds > _WINDOW_S or idle or (full and seconds > 0.5):
             self._finder.soon(self._cap)
@@ -485,3 +491,8 @@ class Controller:
                 with contextlib.suppress(Exception):
                     abandon()
         self._finder.abandon()
+
+
+def _small_step(grown_bytes: int) -> int:
+    """Return growth that events may have caused [B]; a leap or a decrease is the program's."""
+    return grown_bytes if 0 < grown_bytes <= _LEAP_BYTES else 0

@@ -25,7 +25,7 @@ _PERSIST_S = 0.2  # a frame on the stack this long may hold the step loop
 _MIN_ROUNDS = 5
 _PATIENCE_S = 2.0  # an inner loop waits this long for an outer one to show its rounds
 _MAX_TIMES = 20_000
-_BUDGET_S = 0.25  # what tracing may cost before it rests, while no loop is known
+_BUDGET_S = 0.5  # what tracing may cost before it rests, while no loop is known
 _MAX_OVERHEAD = 0.01  # share of the time that tracing may take, by estimate, to stay on
 _LINE_S = 0.4e-6  # cost of one line event in our tracer (Python 3.11, measured)
 _CALL_S = 1.0e-6  # cost of one call under a tracer, with the slower interpretation of the callee's lines
@@ -74,6 +74,10 @@ class LoopSeries:
             self._total += max(1, passed)
         self._segment, self._seen, self._told = segment, self.rounds, told
         return self._total
+
+    def seen_in(self, segment: int) -> bool:
+        """Whether a round was seen in this stretch of tracing."""
+        return segment == self._segment
 
     def renew(self, frame: FrameType) -> None:
         """Look at the iterator of the loop again, from the frame's tracer at the loop's head."""
@@ -278,7 +282,9 @@ class LoopFinder:
             rest_s = 4 * self._budget_s
             self._budget_s = min(2 * self._budget_s, 4.0)
             self._not_before = time.monotonic() + rest_s
-            self.lose()
+            # What was seen stays: with the loop's iterator the next stretch of tracing goes on counting from here.
+            self._untrace()
+            self._since = []
 
     def _untrace(self) -> None:
         if self._tracer.on:
@@ -292,7 +298,6 @@ class LoopFinder:
         self.current = None
         self.blind = False
         self._once = False
-        self._series.clear()
         self._since = []
 
     def reject(self) -> None:
@@ -315,16 +320,18 @@ class LoopFinder:
         now = time.time_ns()
         key = (id(frame), start)
         series = self._series.get(key)
-        if series is None:
+        if series is None or series.ended or series.code is not frame.f_code:
             loop = next(loop for loop in loops_of(frame.f_code) if loop.start == start)
             series = LoopSeries(frame.f_code, loop, id(frame), self._depths.get(id(frame), 0))
             self._series[key] = series
+        if not series.seen_in(self.segment):
+            series.renew(frame)
         series.rounds += 1
+        rounds = series.count(self.segment)
         if len(series.times) < _MAX_TIMES:
             series.times.append(now)
         if series is self.current:
             if self._once:
-                series.renew(frame)
                 self._once = False
                 self._mark(series)
                 series.settle(frame)
@@ -332,8 +339,8 @@ class LoopFinder:
                 return
             self._mark(series)
             self._judge_cost(frame, now)
-        elif self.current is None and series.rounds >= _MIN_ROUNDS:
-            self._choose(series, frame, now)
+        elif self.current is None and rounds >= _MIN_ROUNDS - 1:
+            self._choose(series, now)
 
     def left(self, frame: FrameType) -> None:
         """A traced frame returned (called by the tracer)."""
@@ -346,21 +353,21 @@ class LoopFinder:
         if not self._tracer.frames():
             self.lose()
 
-    def _choose(self, inner: LoopSeries, frame: FrameType, now: int) -> None:
+    def _choose(self, inner: LoopSeries, now: int) -> None:
         """Choose the outermost loop around here that has come round often enough, or wait for it."""
-        waited = (now - inner.times[0]) / 1e9
+        # Waiting counts while tracing alone: only then could an outer loop have shown its rounds.
+        first = inner.times[0]
+        waited = sum(max(0, (end or now) - max(start, first)) for start, end in self._spans) / 1e9
         for holder in sorted(self._tracer.frames(), key=lambda f: self._depths.get(id(f), 0)):
             for loop in loops_of(holder.f_code):
                 if not loop.holds(holder.f_lasti) or (holder.f_code, loop.start) in self._rejected:
                     continue
                 series = self._series.get((id(holder), loop.start))
-                if series is None or series.rounds < _MIN_ROUNDS:
+                if series is None or series.count(self.segment) < _MIN_ROUNDS - 1:
                     if waited < _PATIENCE_S:
                         return
                     continue
                 self.current = series
-                if holder is frame and series is inner:
-                    series.progress = progress_of(frame, loop)
                 return
 
     def _judge_cost(self, frame: FrameType, now: int) -> None:
