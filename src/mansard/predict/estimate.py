@@ -277,6 +277,10 @@ def _phase(setting: Setting, request: Request) -> tuple[Phase, Batch, tuple[str,
     if request.phase == "verify":
         return _verify(setting, request)
     if request.contexts is not None:
+        if request.context is not None or request.batch != 1:
+            raise UsageError(
+                "a distribution of contexts already says how long and how many", hint="leave --context and --batch out"
+            )
         batch = decode_batch(context=list(request.contexts))
     else:
         batch = decode_batch(context=_needs(request, "context", request.context), sequences=request.batch)

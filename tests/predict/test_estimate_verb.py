@@ -1,0 +1,178 @@
+"""`mansard estimate` as people type it."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+from mansard.cli.main import main
+
+KEYS = {"schema", "tool_version", "created", "environment", "model", "phase", "totals", "weights_once", "kernels", "memory",
+        "convention", "assumed", "prediction"}  # fmt: skip
+
+
+@pytest.fixture
+def mansard(capsys):
+    def run(*args):
+        with pytest.raises(SystemExit) as stop:
+            main(["estimate", *map(str, args)])
+        out = capsys.readouterr()
+        return stop.value.code, out.out, out.err
+
+    return run
+
+
+def test_document_has_the_agreed_keys(mansard):
+    code, out, _ = mansard(
+        "qwen3-30b-a3b", "--on", "gh200-96gb", "--phase", "decode", "--batch", 1, "--context", 4096, "--json"
+    )
+    document = json.loads(out)
+    assert code == 0
+    assert document.keys() >= KEYS
+    assert document["schema"] == "estimate/1"
+    model = document["model"]
+    assert (model["params"], model["active_params"]) == (30_532_122_624, 3_353_032_704)
+    assert (model["matmul_params"], model["matmul_params_active"]) == (30_220_746_752, 3_041_656_832)
+    totals = document["totals"]
+    assert totals["bytes"] == pytest.approx(6.486e9, rel=1e-3)
+    assert totals["time_bound_s"] == pytest.approx(1.6215e-3, rel=1e-3)
+    assert totals["tokens_per_s"] == pytest.approx(616.7, rel=1e-3)
+    assert totals["bound"] == "memory"
+    assert {"name", "count", "flop", "bytes", "time_bound_s", "bound"} <= document["kernels"][0].keys()
+    memory = document["memory"]
+    assert memory["kv_bytes_per_token"] == 98_304
+    assert memory["kv_cache_bytes"] == 98_304 * 4096
+    assert {"weight_bytes", "activation_bytes", "optimizer_bytes"} <= memory.keys()
+    assert document["convention"] == "causal"
+    assert {"low_s", "expected_s", "high_s"} <= document["prediction"].keys()
+
+
+def test_text_says_what_was_taken_for_granted(mansard):
+    code, out, err = mansard("llama-3.1-8b", "--on", "h100-sxm", "--context", 4096)
+    assert code == 0
+    assert err == ""
+    assert "memory-bound" in out
+    assert "weights once" in out
+    assert "taken for granted" in out
+    assert "--launch-cost" in out
+
+
+def test_without_a_machine_there_are_counts_and_no_time(mansard):
+    code, out, _ = mansard("llama-3.1-8b", "--phase", "train", "--seq", 8192, "--json")
+    document = json.loads(out)
+    assert code == 0
+    assert document["totals"]["flop_per_token"] == pytest.approx(51.471e9, rel=1e-5)
+    assert document["totals"]["time_bound_s"]["unknown"] == "no machine was given"
+    assert document["memory"]["optimizer_bytes"] == 12 * 8_030_261_248
+    assert document["views"]["six_nd"]["error_ratio"] < 0
+
+
+def test_without_a_phase_the_model_is_described(mansard):
+    code, out, _ = mansard("llama-3.1-8b")
+    assert code == 0
+    assert "8,030,261,248" in out
+    assert "--context" in out
+
+
+def test_a_sweep_is_a_table_and_a_failed_point_is_kept(mansard, tmp_path):
+    code, out, _ = mansard(
+        "llama-3.1-8b", "--on", "h200", "--context", 1024, "--sweep", "batch=1,8", "--sweep", "tp=1,3", "--json"
+    )
+    document = json.loads(out)
+    assert code == 1
+    assert [(r["batch"], r["tp"]) for r in document["rows"]] == [(1, 1), (1, 3), (8, 1), (8, 3)]
+    assert document["failed"] == 2
+    assert document["rows"][1]["error"]["code"] == "infeasible"
+    assert document["rows"][0]["tokens_per_s"] < document["rows"][2]["tokens_per_s"]
+    target = tmp_path / "grid.csv"
+    code, _, err = mansard("llama-3.1-8b", "--on", "h200", "--sweep", "context=1,2", "-o", target)
+    assert code == 0
+    assert "wrote" in err
+    rows = list(csv.DictReader(target.open()))
+    assert [r["context"] for r in rows] == ["1", "2"]
+    assert float(rows[0]["time_bound_s"]) > 0
+    code, _, err = mansard("llama-3.1-8b", "--on", "h200", "--sweep", "context=1,2", "-o", target)
+    assert code == 2
+    assert "exists" in err
+
+
+def test_machines_can_be_swept(mansard):
+    code, out, _ = mansard("llama-3.1-8b", "--context", 1024, "--sweep", "on=h100-sxm,h200")
+    assert code == 0
+    assert "h100-sxm" in out
+    assert "h200" in out
+
+
+def test_measured_ceilings_are_a_machine(mansard, tmp_path):
+    from mansard.core.document import dumps, header
+
+    rows = [
+        {"resource": {"area": "memory", "level": "dram", "mix": "read"}, "value": 40e9, "unit": "B/s", "kind": "measured",
+         "scope": "node", "ci95": [39e9, 41e9]},
+        {"resource": {"area": "compute", "dtype": "bf16", "accumulate": "f32", "engine": "matrix"}, "value": 1e12,
+         "unit": "FLOP/s", "kind": "measured", "scope": "node"},
+    ]  # fmt: skip
+    levels = [{"level": "dram", "capacity_bytes": 64e9, "instances": 1}]
+    path = tmp_path / "ceilings.json"
+    path.write_text(dumps({**header("ceilings/1", {}), "ceilings": rows, "levels": levels}))
+    code, out, _ = mansard("llama-3.1-8b", "--on", path, "--context", 1, "--json")
+    document = json.loads(out)
+    assert code == 0
+    # 15.01 GB at 40 GB/s
+    assert document["totals"]["time_bound_s"] == pytest.approx(15.01e9 / 40e9, rel=1e-3)
+    assert document["receipt"]["scope"] == "node"
+    assert document["receipt"]["ceilings"][0]["kind"] == "measured"
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "word"),
+    [
+        (("no-such-model", "--context", 1), 2, "no model"),
+        (("llama-3.1-8b", "--on", "h1000", "--context", 1), 2, "h1000"),
+        (("llama-3.1-8b", "--on", "missing.json", "--context", 1), 4, "cannot read"),
+        (("llama-3.1-8b", "--context", -5), 2, "context"),
+        (("llama-3.1-8b", "--context", 8, "--batch", 0), 2, "batch"),
+        (("llama-3.1-8b", "--context", 8, "--tp", 0), 2, "tp"),
+        (("llama-3.1-8b", "--context", 8, "--tp", 5), 2, "5"),
+        (("llama-3.1-8b", "--context", 8, "--kv", "fp9"), 2, "fp9"),
+        (("llama-3.1-8b", "--context", 8, "--launch-cost", "3 parsec"), 2, "unit"),
+        (("llama-3.1-8b", "--context", 8, "--sweep", "moon=1"), 2, "moon"),
+        (("llama-3.1-8b", "--context", 8, "--sweep", "batch=1,x"), 2, "whole number"),
+        (("llama-3.1-8b", "--phase", "train", "--context", 8), 2, "context"),
+        (("llama-3.1-8b", "--contexts", "8", "--phase", "decode"), 2, "contexts"),
+        (("llama-3.1-8b", "--contexts", "8:1", "--context", 8), 2, "context"),
+        (("llama-3.1-8b", "--context", 8, "--measured-time", "0 s"), 2, "above zero"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(mansard, args, code, word):
+    got, out, err = mansard(*args)
+    assert got == code
+    assert word in err
+    assert "Traceback" not in err
+    assert out == ""
+
+
+def test_errors_are_json_with_json(mansard):
+    code, out, _ = mansard("llama-3.1-8b", "--context", 8, "--tp", 5, "--json")
+    assert code == 2
+    assert json.loads(out)["error"]["code"] == "infeasible"
+
+
+def test_every_configuration_estimates_or_says_why(shared, mansard):
+    seen = 0
+    for path in sorted((shared / "data" / "configs").glob("*_config.json")):
+        if path.name.endswith("hf_quant_config.json"):
+            continue
+        code, out, err = mansard(path, "--on", "b200", "--phase", "prefill", "--seq", 512, "--dtype", "bf16", "--json",
+                                 *(["--tower-tokens", "encoder=64"] if _has_encoder(path) else []))  # fmt: skip
+        assert "Traceback" not in err
+        document = json.loads(out)
+        assert (code == 0) == ("totals" in document), (path.name, out[:300])
+        seen += code == 0
+    assert seen >= 52
+
+
+def _has_encoder(path):
+    return any(word in path.name for word in ("bart", "whisper", "t5"))
