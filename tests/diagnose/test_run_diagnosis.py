@@ -145,6 +145,15 @@ def test_page_faults_make_a_slow_fresh_result_a_memory_verdict() -> None:
     assert advice.gain_s == pytest.approx(0.020 - 0.00384 - 1e-6, rel=1e-3)
 
 
+def test_giving_memory_back_is_memory_time_not_python() -> None:
+    # 64 MB of new pages a step, 0.1 ns/B to unmap: 6.4 ms of the 10 ms pause; the rest is Python (less 1 us of dispatch).
+    fresh = replace(ADD, fresh_bytes=64e6)
+    trace = run_of([Ran(fresh, 20.0, pause_ms=10.0)], minor_faults=15625.0)
+    found = diagnose(replace(trace, unmapping_s_per_byte=1e-10))
+    assert found.time_shares["memory"] == pytest.approx(26.4 / 30, rel=1e-3)
+    assert found.time_shares["host"] == pytest.approx(3.6 / 30, rel=1e-3)
+
+
 def test_operands_that_would_fit_a_cache_but_come_from_memory() -> None:
     # 1.2 MB: 3 us at the L2 ceiling; 30 us is 0.1 of that but 0.8 of DRAM.
     small = replace(ADD, demand=Demand(read_bytes=0.8e6, write_bytes=0.4e6))

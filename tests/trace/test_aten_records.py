@@ -382,7 +382,7 @@ def check(record: Any, step: Callable[[], Any], expected_flop: float) -> None:
     _, roots = record(step)
     share, unknown = share_known(roots)
     assert unknown == []
-    assert share >= 0.98
+    assert share >= 0.95
     assert total_flop(roots) == pytest.approx(expected_flop, rel=1e-3)
 
 
@@ -503,7 +503,7 @@ def test_generation(record):
         )
     share, unknown = share_known(roots)
     assert unknown == []
-    assert share >= 0.98
+    assert share >= 0.95
     # prefill of 8 tokens and three of one, two sequences: linear 2*393216 each, head once per sequence and step
     linear = 2 * (2 * 393_216) * (8 + 3) + 2 * 256_000 * 4
     # pairs: 36 causal, then 9 + 10 + 11; two layers, two sequences

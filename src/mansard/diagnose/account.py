@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.core import Bound
-from mansard.diagnose.judge_operators import JudgedOperator
+from mansard.diagnose.judge_operators import JudgedOperator, MemoryEvidence
 from mansard.diagnose.records import SHARE_KINDS
 from mansard.diagnose.sweep import Int64Array, Layer, Segments, sweep
 from mansard.trace.run import Part, RunTrace, WaitCause
@@ -98,6 +98,7 @@ def account(
     charged: npt.NDArray[np.float64],
     duration_s: npt.NDArray[np.float64],
     unprofiled_s: float | None,
+    memory: MemoryEvidence,
 ) -> Account:
     """Return where the time of one step goes.
 
@@ -108,6 +109,7 @@ def account(
         charged: Time charged to each operation as recorded; operations that run at once share it [s].
         duration_s: Duration of each operation without the profiler's part [s].
         unprofiled_s: Step time with the profiler off [s]; None where it was not measured.
+        memory: What page faults say; memory that they mapped is unmapped between operations, and that is memory time.
     """
     kinds = np.full(max(1, len(trace.operators)), "unattributed", dtype=object)
     for j in judged:
@@ -135,10 +137,19 @@ def account(
         work[kind] = pieces.total_ns(kind) * per_step * kept
     waits = {cause.value: pieces.total_ns(f"wait {cause.value}") * per_step for cause in WaitCause}
     dispatch, python = _between(trace, pieces, per_step)
-    by_kind, host, step_s = _fit_to_step(trace, windows, work, waits, dispatch, python, unprofiled_s)
+    unmapping = min(python, _unmapping_s(trace, memory))
+    work["memory"] += unmapping
+    by_kind, host, step_s = _fit_to_step(trace, windows, work, waits, dispatch, python - unmapping, unprofiled_s)
     parts = _parts(trace, windows)
     scale = step_s / (sum(parts.values()) or 1.0)
     return Account(step_s=step_s, by_kind=by_kind, host=host, parts={p: t * scale for p, t in parts.items()})
+
+
+def _unmapping_s(trace: RunTrace, memory: MemoryEvidence) -> float:
+    """Return what giving the faulted memory of one step back to the system takes [s], at the calibrated rate."""
+    if not memory.fresh_is_faulted or memory.faulted_bytes_per_step is None:
+        return 0.0
+    return memory.faulted_bytes_per_step * trace.unmapping_s_per_byte
 
 
 def _between(trace: RunTrace, pieces: Segments, per_step: float) -> tuple[float, float]:

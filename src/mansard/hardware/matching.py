@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ Status = Literal["exact", "ambiguous", "unknown"]
 _MEMORY_RATIO = (0.90, 1.02)
 # Drivers print clock x width, vendors round; 300 GB/s and 320 GB/s are both printed for one T4.
 _BANDWIDTH_RATIO = (0.93, 1.07)
+# Words that stand in names of many products; alone they say nothing.
+_GENERIC = frozenset({"cpu", "gpu", "core", "processor", "pcie", "sxm", "device", "of", "card", "gb", "per"})
 HOW_TO_ADD = (
     "write one hardware file and point --hardware-dir or MANSARD_HARDWARE_PATH to it (docs/hardware.md)",
     'or pass the number: --peak "2250 TFLOP/s"',
@@ -176,6 +179,8 @@ def _decide(
     if not key:
         return None, "no name was given"
     words = set(key.split())
+    if words <= _GENERIC or all(re.fullmatch(r"\d+(gb|c)", w) for w in words):
+        return None, f"{name!r} names no product"
     partly = [e for e in known if any(words <= w for w in e.words)]
     if partly:
         return None, _ambiguous(f"{name!r} is not the whole name of a product", partly)

@@ -260,6 +260,7 @@ def _assemble(
         op_floor_s=float(calibration.get("op_floor_s", 0.0)),
         minor_faults_per_step=found.minor_faults_per_step,
         page_bytes=float(meta.get("page_bytes", 4096)),
+        unmapping_s_per_byte=float(meta.get("unmapping_s_per_byte", 0.0)),
         threads=int(facts.get("threads", 1)),
         scope="device" if on_device else "node",
         devices=devices,

@@ -22,7 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from mansard.trace.recorders.loops import LoopFinder, LoopSeries
-from mansard.trace.recorders.process import DefaultWhileForking, replace_handler, resident_bytes, spare_bytes, usage
+from mansard.trace.recorders.process import (
+    DefaultWhileForking,
+    replace_handler,
+    resident_bytes,
+    spare_bytes,
+    unmapping_s_per_byte,
+    usage,
+)
 from mansard.trace.recorders.session import Session
 from mansard.trace.recorders.stepcount import Mark, closing, steps_between
 
@@ -434,6 +441,7 @@ class Controller:
             "pid": self._pid,
             "main_thread": threading.main_thread().native_id,
             "page_bytes": resource.getpagesize(),
+            "unmapping_s_per_byte": unmapping_s_per_byte() if calibrate else 0.0,
             "frameworks": frameworks,
             "windows": self._windows,
             "marks": self._marks,

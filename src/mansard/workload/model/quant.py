@@ -197,7 +197,7 @@ def _compressed_scheme(weights: Mapping[str, Any], *, packed: bool) -> QuantSche
 
 
 def _grouped(value: Mapping[str, Any], source: str, *, method: str, zeros: bool, indices: bool) -> Read:
-    bits, size = _whole(value["bits"], "bits"), _whole(value["group_size"], "group_size")
+    bits, size = _whole(value["bits"], "bits"), _whole(value["group_size"], "group_size", row=True)
     if bits not in (4, 8):
         return Unknown(
             f"{source}: {bits}-bit {method} packs across words, whose padding is not known here", ("bits 4 or 8",)

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mansard.workload.model.decoder import Parts
-from mansard.workload.model.families import dense, encoders, hybrid, mla, moe, multimodal, plain, seq2seq
+from mansard.workload.model.families import (
+    dense,
+    diffusion,
+    encoders,
+    hybrid,
+    layered,
+    mla,
+    moe,
+    multimodal,
+    older,
+    plain,
+    seq2seq,
+)
 from mansard.workload.model.reader import Reader
 
 Builder = Callable[[Reader, str, str, Reader | None], Parts]
@@ -20,6 +32,14 @@ PLAIN: dict[str, Builder] = {
     UNDECLARED: plain.build,
     "opt": dense.opt,
     "falcon": dense.falcon,
+    "chatglm": older.chatglm,
+    "mpt": older.mpt,
+    "gpt_bigcode": older.gpt_bigcode,
+    "stablelm": older.stablelm,
+    "dbrx": older.dbrx,
+    "nemotron-nas": layered.nemotron_nas,
+    "mimo_v2_flash": layered.mimo_v2,
+    "flux": diffusion.flux,
     "llama4_text": moe.llama4,
     "ernie4_5_moe": moe.ernie,
     "mamba": hybrid.mamba,
@@ -61,6 +81,16 @@ CLASSES: dict[str, str] = {
     "Qwen2VLForConditionalGeneration": "qwen2_vl", "Qwen3VLForConditionalGeneration": "qwen3_vl",
     "Qwen3VLMoeForConditionalGeneration": "qwen3_vl_moe", "Qwen3_5MoeForConditionalGeneration": "qwen3_5_moe",
     "Glm4vMoeForConditionalGeneration": "glm4v_moe", "KimiK25ForConditionalGeneration": "kimi_k25", "MiMoForCausalLM": "mimo",
+    "FluxTransformer2DModel": "flux",
+    "ChatGLMModel": "chatglm",
+    "ChatGLMForConditionalGeneration": "chatglm",
+    "MPTForCausalLM": "mpt",
+    "MptForCausalLM": "mpt",
+    "Mistral3ForConditionalGeneration": "mistral3", "GPTBigCodeForCausalLM": "gpt_bigcode",
+    "StableLmForCausalLM": "stablelm",
+    "DbrxForCausalLM": "dbrx",
+    "DeciLMForCausalLM": "nemotron-nas",
+    "MiMoV2FlashForCausalLM": "mimo_v2_flash",
     "JambaForCausalLM": "jamba", "FalconForCausalLM": "falcon", "OPTForCausalLM": "opt", "Qwen3NextForCausalLM": "qwen3_next",
     "Glm4MoeForCausalLM": "glm4_moe",
 }  # fmt: skip

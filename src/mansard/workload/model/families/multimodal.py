@@ -93,6 +93,34 @@ def llava(reader: Reader, architecture: str, family: str, build: BuildText) -> P
     return parts
 
 
+def mistral3(reader: Reader, architecture: str, _family: str, build: BuildText) -> Parts:
+    """Return Mistral 3: a Pixtral tower, a merger of 2 x 2 patches, a projector of two layers."""
+    source = "transformers 5.24 Mistral3Config"
+    parts, level = text_level(reader, build, architecture, "mistral")
+    vision = reader.nested("vision_config", towers.PIXTRAL_DEFAULTS, towers.PIXTRAL_SOURCE)
+    tower = towers.pixtral_vision(vision)
+    side = reader.integer("spatial_merge_size", 2, source)
+    bias = reader.flag("multimodal_projector_bias", False, source)
+    hidden, inner, rows = parts.text.hidden, tower.hidden, 1 / side**2
+    path = "multi_modal_projector"
+    blocks: tuple[Block, ...] = (
+        Norm(width=inner, path=f"{path}.norm"),
+        Linear(
+            out=inner,
+            into=inner * side**2,
+            path=f"{path}.patch_merger.merging_layer",
+            block="projector",
+            rows_per_token=rows,
+        ),
+        Linear(out=hidden, into=inner, path=f"{path}.linear_1", block="projector", bias=bias, rows_per_token=rows),
+        Linear(out=hidden, into=hidden, path=f"{path}.linear_2", block="projector", bias=bias, rows_per_token=rows),
+    )
+    reader.raw("projector_hidden_act")
+    parts.towers = (_projected(tower, blocks),)
+    parts.readers = (level, vision)
+    return parts
+
+
 def gemma3(reader: Reader, architecture: str, _family: str, build: BuildText) -> Parts:
     """Return Gemma 3: a SigLIP tower without head, a norm and one projection of pooled patches."""
     parts, level = text_level(reader, build, architecture, "gemma3_text")
@@ -246,7 +274,7 @@ def llama4_vision(reader: Reader, text_hidden: int) -> Stack:
 
 
 FAMILIES: dict[str, Callable[[Reader, str, str, BuildText], Parts]] = {
-    "llava": llava, "gemma3": gemma3, "gemma4": gemma4, "qwen2_vl": qwen_vl_flat, "qwen2_5_vl": qwen_vl_flat,
+    "llava": llava, "mistral3": mistral3, "gemma3": gemma3, "gemma4": gemma4, "qwen2_vl": qwen_vl_flat, "qwen2_5_vl": qwen_vl_flat,
     "qwen3_vl": qwen3_vl, "qwen3_vl_moe": qwen3_vl, "qwen3_5": qwen3_vl, "qwen3_5_moe": qwen3_vl, "glm4v_moe": glm4v_moe,
     "kimi_k25": kimi_k25, "llama4": llama4,
 }  # fmt: skip

@@ -47,6 +47,11 @@ QWEN3_DEFAULTS: Mapping[str, object] = {
     "spatial_merge_size": 2, "temporal_patch_size": 2, "out_hidden_size": 3584, "num_position_embeddings": 2304,
     "deepstack_visual_indexes": (8, 16, 24), "hidden_act": "gelu_pytorch_tanh",
 }  # fmt: skip
+PIXTRAL_SOURCE = "transformers 5.24 PixtralVisionConfig"
+PIXTRAL_DEFAULTS: Mapping[str, object] = {
+    "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16, "num_channels": 3,
+    "image_size": 1024, "patch_size": 16, "hidden_act": "gelu",
+}  # fmt: skip
 GLM_SOURCE = "transformers 5.24 Glm4vMoeVisionConfig"
 GLM_DEFAULTS: Mapping[str, object] = {
     "depth": 24, "hidden_size": 1536, "intermediate_size": 13696, "num_heads": 12, "in_channels": 3, "patch_size": 14,
@@ -213,6 +218,20 @@ def siglip_vision(reader: Reader) -> Stack:
         inputs=inputs,
         outputs=outputs,
     )
+
+
+def pixtral_vision(reader: Reader) -> Stack:
+    """Return a Pixtral tower: RoPE instead of position tables, gated blocks without biases."""
+    hidden = reader.integer("hidden_size")
+    depth = reader.integer("num_hidden_layers")
+    traits = VitTraits(norm="rms", gated=True, qkv_bias=False, out_bias=False, mlp_bias=False)
+    width, act = reader.integer("intermediate_size"), reader.text("hidden_act")
+    layer = vit_layer(traits, hidden, _heads(reader, hidden), width, act, head_dim=reader.optional("head_dim"))
+    inputs: tuple[Block, ...] = (
+        _patch_conv(reader, hidden, channels_key="num_channels", bias=False), vit_norm(traits, hidden, "ln_pre"),
+    )  # fmt: skip
+    groups = grouped([layer] * depth)
+    return Stack(name="vision", hidden=hidden, path="vision_tower.transformer.layers.{}", groups=groups, inputs=inputs)
 
 
 def qwen2_vision(reader: Reader, text_hidden: int) -> Stack:
