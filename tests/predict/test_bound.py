@@ -255,3 +255,51 @@ def test_speculation_gains_tokens_and_costs_a_wider_pass():
     # Memory-bound: the same weights, so nearly the same time, and 2.5 times the tokens.
     assert wide.bound.time_s == pytest.approx(plain.bound.time_s, rel=0.01)
     assert wide.tokens_per_s == pytest.approx(2.533 * plain.tokens_per_s, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "tp", "per_token"),
+    # D21: 2 * 4 heads * 128 * 2 B * 48 layers = 98,304 for the model; one head per rank is the floor. MLA: 576 * 61 * 2.
+    [(QWEN, 1, 98_304), (QWEN, 4, 24_576), (QWEN, 8, 24_576), ("deepseek-v3", 8, 70_272)],
+)
+def test_cache_per_rank(name, tp, per_token):
+    request = Request(phase="decode", context=1024, plan=Plan(tp=tp), dtype="bf16", kv="bf16")
+    result = estimate(load_model(name), request)
+    assert result.memory.kv_bytes_per_token == per_token
+    assert result.memory.kv_cache_bytes == 1024 * per_token
+
+
+def test_heads_that_cannot_be_divided(shared):
+    # D21: 28 heads, 4 key-value heads, tp 7: neither 4 % 7 nor 7 % 4 is 0
+    model = load_model(shared / "data" / "configs" / "Qwen--Qwen2.5-VL-7B-Instruct_config.json")
+    with pytest.raises(UsageError, match="neither kv_heads % tp nor tp % kv_heads is 0"):
+        estimate(model, Request(phase="decode", context=8, plan=Plan(tp=7)))
+
+
+def test_counts_of_reports():
+    # D12 and D13
+    llama = estimate(load_model("llama-3.1-8b"), Request(phase="train", seq=1)).params
+    assert (llama.total, llama.matmul) == (8_030_261_248, 7_504_658_432)
+    assert 6 * llama.matmul == 45_027_950_592
+    mixtral = estimate(load_model("mixtral-8x7b"), Request(phase="train", seq=1)).params
+    assert (mixtral.total, mixtral.active, mixtral.matmul_active) == (46_702_792_704, 12_879_925_248, 12_748_587_008)
+
+
+def test_wrong_numbers_of_other_tools_are_not_ours():
+    # workloads reference, section 13
+    peaks = (("bf16", 990e12), ("f8_e4m3", 1980e12))
+    # ridgepoint: R1 fp8 on 8 H200, 2048 tokens, 0.87 s from total parameters; 37e9 active: 0.048 s
+    r1 = load_model("deepseek-v3")
+    m = machine(bytes_per_s=4.8e12, peaks=peaks, link=450e9)
+    request = Request(phase="prefill", seq=2048, plan=Plan(tp=8), activations="fp8", weights="fp8", dtype="bf16")
+    result = estimate(r1, request, m)
+    fp8_only = result.phase.model_flop / (8 * 1980e12)
+    assert fp8_only < 0.012
+    # all 256 experts are read once: 0.67 TB over 8 * 4.8 TB/s = 17 ms
+    assert 0.017 < result.bound.time_s < 0.06
+    # LLM-Viewer: KV of query heads, 70B, batch 16, 8192 tokens: 343.6 GB; 8 heads: 42.9
+    held = estimate(load_model("llama-3.1-70b"), Request(phase="decode", batch=16, context=8192)).memory
+    assert held.kv_cache_bytes == pytest.approx(42.9e9, rel=2e-3)
+    # GenZ: GB/s times 2^30; Llama-3-8B at 3.35 TB/s takes 4.48 ms for weights in decimal units, not 4.17
+    step = estimate(load_model("llama-3.1-8b"), Request(phase="decode", context=1), machine(bytes_per_s=3.35e12))
+    assert step.bound.time_s == pytest.approx(15.01e9 / 3.35e12, rel=1e-3)

@@ -40,7 +40,7 @@ MACHINES = {
 #: Rows whose figures are of another unit than one device of the runtime: a TPU7x chip is two devices.
 DEVICES_PER_ROW = {"TPU7x Ironwood": 2}
 #: Rows that docs/measured_runs.md explains: their own TFLOP/s and tokens/s do not belong together.
-EXPLAINED = {"296", "300", "301", "302", "287", "288"}
+EXPLAINED = {"296", "300", "301", "287", "288"}
 
 
 def _rows(shared: Path) -> list[dict[str, str]]:
