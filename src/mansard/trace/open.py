@@ -1,0 +1,180 @@
+"""Open a recorded profile of any format: the content says which reader, never the name of the file."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import zlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import cast
+
+from mansard.core.errors import InputError, UsageError
+from mansard.trace.timeline import Kind, Timeline
+
+#: Format -> module whose `read(path, *, kinds, memory_limit, progress) -> Timeline` reads it. A new format is one line here.
+READERS: dict[str, str] = {
+    "nsys": "mansard.trace.readers.nsys",
+    "chrome": "mansard.trace.readers.chrome",  # Kineto, and XLA's trace.json
+    "xplane": "mansard.trace.readers.xplane_timeline",
+    "rocprofv3_json": "mansard.trace.readers.rocprofv3",
+    "rocprofv3_csv": "mansard.trace.readers.rocprofv3",
+    "ncu_csv": "mansard.trace.readers.ncu",
+    "rocprof_compute": "mansard.trace.readers.rocprof_compute",
+    "recording": "mansard.trace.readers.recording",
+}
+Reader = Callable[..., Timeline]
+
+_HEAD = 1 << 16
+_SQLITE = b"SQLite format 3\x00"
+_REPORTS = (".nsys-rep", ".qdrep", ".ncu-rep")
+
+
+def open_trace(
+    path: str | Path,
+    *,
+    categories: Iterable[Kind] | None = None,
+    memory_limit: int | None = None,
+    progress: Callable[[str, float], None] | None = None,
+) -> Timeline:
+    """Read a recorded profile.
+
+    Nothing is written beside the file, no network is used, and what is damaged is named in `Timeline.damage`.
+
+    Args:
+        path: A file (gzip or not), or the folder of a rocprof-compute workload or of a recording of `mansard run`.
+        categories: Kinds of event that are needed; None takes all. Others may be left out to save time.
+        memory_limit: Bytes the reader may hold at once [B]; beyond it, it refuses instead of filling the machine.
+        progress: Called with what is read and the share that is done.
+
+    Raises:
+        InputError: It cannot be read, or is no profile; the message says what it is as far as its content tells.
+        UsageError: The memory limit is not positive.
+    """
+    if memory_limit is not None and memory_limit <= 0:
+        raise UsageError(f"the memory limit is {memory_limit} bytes, expected a positive number")
+    where = Path(path)
+    kinds = None if categories is None else frozenset(categories)
+    name = recognise(where)
+    reader = cast(Reader, importlib.import_module(READERS[name]).read)
+    return reader(where, kinds=kinds, memory_limit=memory_limit, progress=progress)
+
+
+def recognise(path: Path) -> str:
+    """Return the format of a file or folder, a key of `READERS`.
+
+    Raises:
+        InputError: It cannot be read, or is no profile, with what it is.
+    """
+    if path.is_dir():
+        return _folder(path)
+    head = _head(path)
+    if head.startswith(_SQLITE):
+        return "nsys"
+    if head.startswith(b"version https://git-lfs"):
+        raise InputError(
+            f"{path} is a git-LFS pointer, not the file itself: its first line is 'version https://git-lfs...'",
+            hint="fetch the file with `git lfs pull`",
+            code="git_lfs_pointer",
+        )
+    if path.suffix in _REPORTS:
+        raise InputError(_report(path), hint=_report_hint(path), code="needs_export")
+    if not head.strip():
+        raise InputError(f"{path} is empty", code="empty_file")
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if text[:1] in b"{[":
+        return _json(path, text)
+    if text.startswith((b'"ID","Process ID"', b"ID,Process ID", b"==PROF==", b"==WARNING==")):
+        return "ncu_csv"
+    if b"Kernel_Name" in text[:4096] and (b"Start_Timestamp" in text[:4096] or b"Dispatch_Id" in text[:4096]):
+        return "rocprofv3_csv"
+    if _looks_like_xspace(head):
+        return "xplane"
+    raise InputError(
+        f"{path} is no profile that is known: it starts with {head[:24]!r}",
+        hint="expected an Nsight Systems .sqlite, a Kineto or Chrome .json(.gz), an .xplane.pb, a rocprofv3 file, or an "
+        "Nsight Compute CSV",
+        code="not_a_profile",
+    )
+
+
+def _head(path: Path) -> bytes:
+    """Return the first bytes of a file, unpacked if it is gzip."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_HEAD)
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path}: {error.strerror or error}", hint="check the path", code="unreadable"
+        ) from None
+    if raw[:2] != b"\x1f\x8b":
+        return raw
+    try:
+        return zlib.decompressobj(wbits=31).decompress(raw, _HEAD)
+    except zlib.error as error:
+        raise InputError(f"{path} starts like gzip but cannot be unpacked: {error}", code="damaged_gzip") from None
+
+
+def _folder(path: Path) -> str:
+    if (path / "sysinfo.csv").is_file() or (path / "pmc_perf.csv").is_file():
+        return "rocprof_compute"
+    if (path / "meta.json").is_file():
+        return "recording"
+    raise InputError(
+        f"{path} is a folder without a known profile in it", hint="name the profile file itself", code="not_a_profile"
+    )
+
+
+def _json(path: Path, text: bytes) -> str:
+    """Return the format of JSON text, from what stands at its beginning."""
+    start = text[:4096]
+    if b'"rocprofiler-sdk-tool"' in start:
+        return "rocprofv3_json"
+    if b'"traceEvents"' in text or b'"ph"' in text or b'"deviceProperties"' in start or b'"distributedInfo"' in start:
+        return "chrome"
+    kind = _other_json(text)
+    if kind:
+        raise InputError(
+            f"{path} is {kind}, not a profile with events and times",
+            hint="record with torch.profiler.profile(...).export_chrome_trace(...)",
+            code="not_a_profile",
+        )
+    return "chrome"
+
+
+def _other_json(text: bytes) -> str:
+    """Return what a JSON file is that is no trace, or nothing where it may still be one."""
+    if b'"nodes"' in text and b'"schema"' in text[:4096]:
+        return "a PyTorch execution trace (`nodes`)"
+    compact = text[:2048].translate(None, b" \r\n\t")
+    if compact.startswith((b"[[-1,", b"[[0,", b"[[1,", b"[[[")) and b'"' not in compact[:64]:
+        return "a PyTorch memory timeline"
+    if b'"batch_size"' in compact and b'"file"' in compact:
+        return "the execution_details.json of a graph capture"
+    if compact.startswith(b'{"aten::') or (compact.startswith(b'{"') and b'":["' in compact[:256]):
+        return "a map from operators to kernel names"
+    return ""
+
+
+def _looks_like_xspace(head: bytes) -> bool:
+    """Whether the bytes begin like an XSpace message: field 1 (a plane), a length, then a field of XPlane."""
+    if head[:1] != b"\x0a":
+        return False
+    index = 1
+    while index < min(len(head), 11) and head[index] & 0x80:
+        index += 1
+    return index + 1 < len(head) and head[index + 1] in (0x08, 0x12, 0x1A, 0x22, 0x2A, 0x32)
+
+
+def _report(path: Path) -> str:
+    """Say why a report of NVIDIA's tools is not read."""
+    tool = "ncu" if path.suffix == ".ncu-rep" else "nsys"
+    found = shutil.which(tool)
+    state = f"{tool} is installed ({found})" if found else f"{tool} is not installed here"
+    return f"{path} is a report in NVIDIA's own form, which only NVIDIA's {tool} can export; {state}"
+
+
+def _report_hint(path: Path) -> str:
+    if path.suffix == ".ncu-rep":
+        return f"ncu --import {path.name} --csv --page raw > {path.stem}.csv"
+    return f"nsys export --type sqlite --output {path.stem}.sqlite {path.name}, then open the .sqlite"
