@@ -239,6 +239,10 @@ def test_low_precision_reads_less_and_multiplies_faster():
         Request(phase="decode", context=8, memory_fraction=0.0),
         Request(phase="decode", context=8, launch_s=-1.0),
         Request(phase="train", seq=8, mtp=True),
+        Request(phase="decode", context=8, routing=[1.0, 1.0]),
+        Request(phase="decode", context=8, launch_s=1e-6, launches_per_layer=-2),
+        Request(phase="decode", context=8, batch=10**400),
+        Request(phase="decode", context=8, contexts=((8, 1),)),
     ],
 )
 def test_requests_that_cannot_be(request_):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -115,13 +117,13 @@ def test_expert_weights_at_batch_16(build, setting):
 
 
 def test_measured_routing_replaces_even_routing(build, setting):
-    from dataclasses import replace
-
     model = build("mixtral-8x7b")
     skewed = replace(setting(model), routing=[1.0, 1.0, 0, 0, 0, 0, 0, 0])
     step = decode(skewed, decode_batch(sequences=64, context=0))
     experts = sum(k.weight_bytes * k.count for k in step.kernels if k.area == "experts")
     assert experts == pytest.approx(32 * 2 * 3 * 4096 * 14336 * 2)
+    with pytest.raises(UsageError, match="3 routing frequencies for 8 experts"):
+        decode(replace(setting(model), routing=[1.0, 1.0, 1.0]), decode_batch(sequences=1, context=0))
 
 
 # --- masks ---------------------------------------------------------------------------------------------------------
@@ -180,7 +182,8 @@ def test_chunks_of_a_prefill_add_up(build, setting, prompt, chunk, cached):
     parts = prefill(s, chunked_prefill_batches(sequences=2, prompt=prompt, chunk=chunk, cached=cached))
     assert parts.model_flop == pytest.approx(whole.model_flop)
     assert parts.tokens == whole.tokens
-    # Every further pass reads all weights again.
+    # Every further pass reads the layers again; the head runs in the last one alone.
+    assert sum(k.count for k in parts.kernels if k.name == "lm_head") == 1
     assert parts.device_bytes >= whole.device_bytes
 
 

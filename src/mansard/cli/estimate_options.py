@@ -112,6 +112,11 @@ def describe_only(model: Model, options: Mapping[str, Any]) -> dict[str, Any]:
     from mansard.core.document import header, to_jsonable
     from mansard.workload.counts import count_params
 
+    if options["on"] is not None or options["measured_time"] is not None:
+        raise UsageError(
+            "a bound needs a phase",
+            hint="add --context N for a decode step, --seq N for a prefill, or --phase train --seq N",
+        )
     document = {
         **header("estimate/1", {"model": model.source, "machine": options["on"]}),
         "model": {"name": model.name, **count_params(model).to_json()},

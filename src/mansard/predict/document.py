@@ -11,6 +11,7 @@ from mansard.predict.bound import Machine, PhaseBound, WeightsOnce
 from mansard.predict.calibration import prediction_of
 from mansard.predict.estimate import Estimate
 from mansard.predict.utilisation import six_nd, utilisation
+from mansard.workload.forward import is_causal
 
 #: Why the two methods differ, for people.
 METHODS = (
@@ -46,7 +47,7 @@ def estimate_document(result: Estimate, machine: Machine | None, *, measured_s: 
         "kernels": _kernels(result),
         "kernels_are": "one device, all executions of a kernel together",
         "memory": _memory(result),
-        "convention": "causal",
+        "convention": "causal" if is_causal(result.model) else "full",
         "convention_is": "a MAC is 2 FLOP; attention counts the keys its mask shows, exactly; every key: totals.flop_full_attention",
         "assumed": [*result.assumed, *_machine_notes(result, machine)],
         "prediction": prediction_of(result).to_json(),
@@ -78,6 +79,7 @@ def _totals(result: Estimate) -> dict[str, Any]:
         "time_bound_s": bound.time_s if isinstance(bound, PhaseBound) else bound,
         "bound": bound.bound.value if isinstance(bound, PhaseBound) else "undetermined",
         "tokens_per_s": result.tokens_per_s,
+        "tokens_per_s_counts": "emitted tokens" if phase.name in ("decode", "verify") else "processed tokens",
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from mansard.core import Area, Ceiling, Kind, Resource, Unknown, dtype_bytes, short_dtype
+from mansard.core import Area, Ceiling, Kind, Resource, Unknown, short_dtype
 from mansard.core.errors import UsageError
 from mansard.predict.bound import (
     LAUNCH,
@@ -34,7 +34,7 @@ from mansard.workload.kernel import Types
 from mansard.workload.memory import Fit, Memory, fit, memory_of
 from mansard.workload.parallel import Plan
 from mansard.workload.phases import Phase, Setting
-from mansard.workload.records import Model
+from mansard.workload.records import Model, Moe
 from mansard.workload.storage import Storage, storage_of
 from mansard.workload.training import Recipe
 
@@ -133,6 +133,9 @@ class Estimate:
     assumed: tuple[str, ...]
 
 
+#: Larger counts than this are typing errors.
+LARGEST = 10**12
+
 #: Types an activation can be kept in between kernels.
 _WIDE = ("bf16", "f16", "f32", "f64")
 
@@ -150,7 +153,8 @@ def setting_of(model: Model, request: Request) -> tuple[Setting, tuple[str, ...]
     kv = request.kv or storage.cache_dtype
     if kv is None:
         kv = activation
-        assumed.append(f"cache in {kv}, the type of the activations (--kv)")
+        if request.phase != "train":
+            assumed.append(f"cache in {kv}, the type of the activations (--kv)")
     types = Types(
         activation=activation,
         cache=short_dtype(kv),
@@ -219,7 +223,7 @@ def estimate(model: Model, request: Request, machine: Machine | None = None) -> 
         active, multiplying = _active_bytes(setting)
         once = weights_once(
             active_bytes=active, matmul_bytes=multiplying, all_bytes=_read_bytes(setting), machine=used,
-            devices=request.plan.tp * request.plan.pp,
+            devices=max(request.plan.tp, request.plan.ep) * request.plan.pp,
         )  # fmt: skip
         per_s = tokens_per_s(phase, bound.time_s)
         rate = per_s if isinstance(per_s, Unknown) else float(per_s)
@@ -234,8 +238,17 @@ def estimate(model: Model, request: Request, machine: Machine | None = None) -> 
         once=once,
         tokens_per_s=rate,
         types=setting.types,
-        assumed=(*taken, *notes, *phase.assumed),
+        assumed=(*taken, *notes, *phase.assumed, *_limits(model, request)),
     )
+
+
+def _limits(model: Model, request: Request) -> tuple[str, ...]:
+    """A note where a sequence is longer than the model says it can be."""
+    asked = [request.context, request.seq, *(length for length, _ in request.contexts or ()), *(request.lengths or ())]
+    longest = max((n for n in asked if n is not None), default=0)
+    if isinstance(model.max_positions, Unknown) or longest <= model.max_positions:
+        return ()
+    return (f"{longest} tokens are more than the {model.max_positions} positions the configuration states",)
 
 
 def _with_launch(machine: Machine, request: Request) -> tuple[Machine, str | None]:
@@ -244,6 +257,8 @@ def _with_launch(machine: Machine, request: Request) -> tuple[Machine, str | Non
         if request.launches_per_layer is not None:
             raise UsageError("launches per layer were given without their cost", hint='add --launch-cost "3 us"')
         return machine, None
+    if request.launches_per_layer is not None and request.launches_per_layer < 1:
+        raise UsageError(f"launches per layer are {request.launches_per_layer}, expected a positive number")
     if not 0.0 < request.launch_s < float("inf"):
         raise UsageError(f"the launch cost is {request.launch_s} s, expected a positive time")
     cost = Ceiling(
@@ -269,7 +284,13 @@ def _phase(setting: Setting, request: Request) -> tuple[Phase, Batch, tuple[str,
         raise UsageError(f"unknown phase {request.phase!r}", hint=f"one of {', '.join(PHASES)}")
     if request.batch < 1:
         raise UsageError(f"batch is {request.batch}, expected a positive number")
+    for name in ("batch", "context", "seq", "cached", "chunk", "prompts", "drafted", "micro_batch", "accumulation"):
+        value = getattr(request, name)
+        if value is not None and value > LARGEST:
+            raise UsageError(f"{name} is larger than {LARGEST:,}, which no run is")
     _check_stray(request)
+    if request.routing is not None and not _has_experts(setting.model):
+        raise UsageError(f"{setting.model.name} has no experts, so routing frequencies have no meaning")
     if request.phase == "train":
         return _train(setting, request)
     if request.phase == "prefill":
@@ -294,6 +315,10 @@ def _phase(setting: Setting, request: Request) -> tuple[Phase, Batch, tuple[str,
         joined,
         (f"{request.prompts} prompt(s) of {prompt} tokens beside the decode step",),
     )
+
+
+def _has_experts(model: Model) -> bool:
+    return any(isinstance(b, Moe) for g in model.text.groups for b in g.layer.blocks)
 
 
 #: Which parts of a request mean something in which phase.
@@ -388,8 +413,3 @@ def _active_bytes(setting: Setting) -> tuple[float, float]:
 def _read_bytes(setting: Setting) -> float:
     """Bytes of all weights of the model, tables included, each once."""
     return float(phases.resident_weight_bytes(replace(setting, plan=Plan(), routing=None)))
-
-
-def element_bytes(types: Types) -> float:
-    """Return the bytes of one activation element."""
-    return dtype_bytes(types.activation)

@@ -42,7 +42,7 @@ def _totals(document: Mapping[str, Any]) -> list[str]:
     full = totals["flop_full_attention"]
     lines = [
         "",
-        f"  FLOP        {format_flop(totals['flop']):>14}   attention causal; full square {format_flop(full)}",
+        f"  FLOP        {format_flop(totals['flop']):>14}   attention {document['convention']}; full square {format_flop(full)}",
         f"  memory      {format_bytes(totals['bytes']):>14}   weights, cache, activations that leave the chip",
     ]
     if totals["executed_flop"] > totals["flop"] * 1.0005:
@@ -56,7 +56,7 @@ def _totals(document: Mapping[str, Any]) -> list[str]:
     rate = totals["tokens_per_s"]
     speed = f"   at most {_number(rate)} token/s" if _known(rate) else ""
     lines.append(f"  at least    {format_s(time_s):>14}   {totals['bound']}-bound{speed}")
-    if isinstance(once, Mapping) and _known(once.get("time_s")):
+    if document["phase"] != "train" and isinstance(once, Mapping) and _known(once.get("time_s")):
         lines.append(
             f"  weights once{format_s(once['time_s']):>14}   {format_bytes(once['bytes'])} of active parameters "
             f"({format_bytes(once['bytes_that_multiply'])} multiply); all weights "

@@ -23,6 +23,9 @@ PARTS: dict[str, tuple[str, ...]] = {
 }
 OPERATIONS = (*PARTS, "linear")
 
+#: Larger dimensions than this are typing errors.
+LARGEST = 10**12
+
 #: What the work is multiplied by, and what the product is called.
 MULTIPLIERS = {
     1: "forward",
@@ -125,6 +128,8 @@ def operation_flop(
     for name, value in given.items():
         if value is not None and value <= 0:
             raise UsageError(f"{name} is {value}, expected a positive number", code="not_positive")
+        if value is not None and value > LARGEST:
+            raise UsageError(f"{name} is larger than {LARGEST:,}, which no dimension is")
     if operation == "linear":
         return _linear(given, multiplier, (causal, gated))
     stray = [name for name in ("M", "N", "K") if given[name] is not None]

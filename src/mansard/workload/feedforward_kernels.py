@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mansard.core import Demand, dtype_bytes
 from mansard.core.demand import Number
+from mansard.core.errors import UsageError
 from mansard.operators.counting import Count, at_most, number
 from mansard.operators.elementwise import ARITHMETIC
 from mansard.workload.blocks.feedforward import Convolution, Embedding, Linear, Mlp, Moe, Parameters
@@ -94,6 +95,11 @@ def distinct_experts(context: Context, block: Moe) -> Number:
     """Return the experts of this device whose weights are read: expected for even or for measured routing."""
     met = context.tokens * context.plan.expert_token_groups
     if context.routing is not None:
+        if len(context.routing) != block.experts:
+            raise UsageError(
+                f"{len(context.routing)} routing frequencies for {block.experts} experts",
+                hint="one for each, unused ones too",
+            )
         found = expected_distinct_measured(context.routing, per_token=block.top_k, tokens=met)
     else:
         found = expected_distinct(experts=block.experts, per_token=block.top_k, tokens=met)

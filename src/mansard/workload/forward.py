@@ -162,6 +162,9 @@ def stack_kernels(context: Context, stack: Stack, *, lookups: Count | None = Non
 def head_kernels(context: Context, model: Model) -> list[Kernel]:
     """Return the kernels that turn hidden states into logits, at the positions whose logits are needed."""
     rows = context.batch.logits / context.token_shards
+    if not _positive(rows):
+        # No chunk of a prompt but the last one needs logits.
+        return []
     whole = replace(context, layer_path="")
     kernels: list[Kernel] = []
     for block in model.head:

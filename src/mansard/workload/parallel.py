@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from mansard.core.errors import UsageError
 
+#: No job has more ranks of one kind.
+LARGEST = 10**7
+
 
 class InfeasibleError(UsageError):
     """A model cannot be divided the way the plan says."""
@@ -36,8 +39,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         for name in ("tp", "pp", "dp", "cp", "ep"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} is {getattr(self, name)}, expected a positive number")
+            if not 1 <= getattr(self, name) <= LARGEST:
+                raise UsageError(f"{name} is {getattr(self, name)}, expected a number from 1 to {LARGEST:,}")
         if self.zero not in (0, 1, 2, 3):
             raise UsageError(f"zero is {self.zero}, expected 0, 1, 2 or 3")
         if self.ep > 1:
