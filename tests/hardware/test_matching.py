@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mansard.core.errors import InputError, UsageError
 from mansard.hardware import load, match
+from mansard.hardware.catalogue import shipped_entries
 from mansard.hardware.names import normalise, normalise_pci
 
 GIB = 2.0**30
+NAMES = sorted(e.name for e in shipped_entries())
+ALL_KEYS = frozenset(key for e in shipped_entries() for key in e.keys)
 
 
-@pytest.fixture(autouse=True)
-def _no_user_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MANSARD_HARDWARE_PATH", raising=False)
+@pytest.fixture(autouse=True, scope="module")
+def _no_user_files() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MANSARD_HARDWARE_PATH", raising=False)
+        yield
 
 
 @pytest.mark.parametrize(
@@ -297,3 +305,25 @@ def test_a_place_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such hardware file or folder"):
         match("H100", directories=[tmp_path / "missing"])
     assert match("NVIDIA H200", directories=[tmp_path]).status == "exact"
+
+
+@given(text=st.text(max_size=40))
+def test_whatever_is_typed_matches_by_its_whole_name_or_not_at_all(text: str) -> None:
+    found = match(text)
+    if found.sku is not None:
+        sku = found.sku
+        assert normalise(text) in {normalise(n) for n in (sku.slug, sku.name, *sku.identity.names)}
+    else:
+        assert found.status in ("ambiguous", "unknown")
+        assert found.reason
+
+
+@given(
+    name=st.sampled_from(NAMES), extra=st.text(alphabet=st.characters(categories=["L", "N"]), min_size=1, max_size=6)
+)
+def test_a_name_with_something_added_is_another_name(name: str, extra: str) -> None:
+    for changed in (name + extra, extra + name, f"{name} {extra}"):
+        key = normalise(changed)
+        found = match(changed)
+        if key not in ALL_KEYS:
+            assert found.sku is None, (changed, found)

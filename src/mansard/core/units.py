@@ -182,6 +182,17 @@ def format_bytes(size: float) -> str:
     return _scaled(size, [(1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")])
 
 
+def format_binary_bytes(size: float) -> str:
+    """Return the capacity of a memory for reading, in the binary units it is built in.
+
+    >>> format_binary_bytes(80 * 2**30), format_binary_bytes(50 * 2**20), format_binary_bytes(27.5 * 2**20)
+    ('80 GiB', '50 MiB', '27.5 MiB')
+    """
+    steps = [(2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B")]
+    number, _, unit = _scaled(size, steps).partition(" ")
+    return f"{float(number):g} {unit}"
+
+
 def format_bytes_per_s(rate: float) -> str:
     """Return a bandwidth for reading, in decimal units.
 

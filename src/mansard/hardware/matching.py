@@ -94,24 +94,15 @@ def match(
     >>> match("NVIDIA RTX A1000 Laptop GPU").status
     'unknown'
     """
-    for word, value in (("memory_bytes", memory_bytes), ("multiprocessors", multiprocessors),
-                        ("memory_bytes_per_s", memory_bytes_per_s)):  # fmt: skip
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise UsageError(f"{word} must be positive, got {value!r}")
+    _check_facts(memory_bytes, multiprocessors, memory_bytes_per_s)
     known = [e for e in entries(directories) if e.kind != "cpu-family" or normalise(name[:MAX_NAME]) in e.keys]
     if len(name) > MAX_NAME:
         return _unknown(f"a name of {len(name)} characters is no product name", known, "")
     key = normalise(name)
     by_pci = _by_pci(known, pci_device_id)
     if is_partition(name):
-        return Match(
-            status="unknown",
-            sku=None,
-            candidates=(),
-            reason=f"{name!r} is a partition of a card: it has a part of the units and of the memory, so the figures of "
-            "the whole card are not its figures",
-            needs=HOW_TO_ADD,
-        )
+        text = f"{name!r} is a partition of a card: it has a part of the units and memory, so the card's figures are not its"
+        return Match(status="unknown", sku=None, candidates=(), reason=text, needs=HOW_TO_ADD)
     named = _named(known, key)
     if len(named) > 1:
         return _ambiguous(f"{name!r} is a name of several files", named)
@@ -132,6 +123,13 @@ def match(
     if not chosen.shipped:
         reason += f"; the user's file {chosen.path}"
     return Match(status="exact", sku=sku, candidates=(sku.slug,), reason=reason)
+
+
+def _check_facts(memory_bytes: float | None, multiprocessors: int | None, memory_bytes_per_s: float | None) -> None:
+    for word, value in (("memory_bytes", memory_bytes), ("multiprocessors", multiprocessors),
+                        ("memory_bytes_per_s", memory_bytes_per_s)):  # fmt: skip
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise UsageError(f"{word} must be positive, got {value!r}")
 
 
 def _named(known: Sequence[Entry], key: str) -> list[Entry]:

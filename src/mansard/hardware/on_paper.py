@@ -210,7 +210,12 @@ def _memory(
             continue
         rate, clock = _rate(sku, memory, count, clock_hz)
         if isinstance(rate, Unknown):
-            findings.append({"code": "level_without_bandwidth", "text": f"{memory.level}: {rate.reason}"})
+            findings.append(
+                {
+                    "code": "level_without_bandwidth",
+                    "text": f"{memory.level}: {rate.reason}; work that fits it is held against the next level out",
+                }
+            )
             continue
         share = 1.0 if part.name == "core" else part.share
         conditions: dict[str, Any] = {"of": part.words, "certainty": memory.receipt.certainty}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mansard.core.units import format_bytes, format_hz, format_ratio
+from mansard.core.units import format_binary_bytes, format_bytes, format_hz, format_ratio
 from mansard.hardware.detect import Detection
 from mansard.hardware.surroundings import Ability
 from mansard.report.hardware_text import columns, device_lines
@@ -39,7 +39,7 @@ def _machine(facts: Mapping[str, Any]) -> list[list[str]]:
     if size:
         rows.append(["memory", format_bytes(size) + (f", {format_bytes(free)} available" if free else "")])
     rows += [
-        [f"L{c['level']} cache", f"{c['count']} x {format_bytes(c['size_bytes'])}, {c['cpus_each']} CPU(s) each"]
+        [f"L{c['level']} cache", f"{c['count']} x {format_binary_bytes(c['size_bytes'])}, {c['cpus_each']} CPU(s) each"]
         for c in facts["caches"]
     ]
     clock = facts["clocks"]

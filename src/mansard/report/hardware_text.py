@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mansard.core.units import (
+    format_binary_bytes,
     format_bytes,
     format_bytes_per_s,
     format_flop_per_s,
@@ -66,7 +67,7 @@ def show_lines(document: Mapping[str, Any]) -> list[str]:
         out += columns([["", "declared", "derived", "", "", ""], *_peak_table(document["peaks"], sources)])
     out += ["", "Memory"] if document["memory"] else []
     out += columns([
-        [m["level"], format_bytes(m["capacity_bytes"]) + (f" x {m['instances']}" if m["instances"] > 1 else ""),
+        [m["level"], format_binary_bytes(m["capacity_bytes"]) + (f" x {m['instances']}" if m["instances"] > 1 else ""),
          format_bytes_per_s(m["bytes_per_s"]) if isinstance(m["bytes_per_s"], float) else "bandwidth unknown",
          sources.mark(m), "; ".join(t for t in ("at most; as bought" if m["configurable"] else "", m["note"] or "") if t)]
         for m in document["memory"]
@@ -126,10 +127,13 @@ def ridge_lines(ridges: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the ridge points as a table, or nothing."""
     if not ridges:
         return []
-    rows = [
-        [_key(r), r["level"], f"{r['flop_per_byte']:.1f} FLOP/B", f"square product from N = {r['gemm_size']:.0f}"]
-        for r in ridges
-    ]
+    seen: dict[tuple[str, str, str], list[str]] = {}
+    for r in ridges:
+        text = f"{r['flop_per_byte']:.1f} FLOP/B"
+        # Products on vector units have the ridge of the vector units; one line says it.
+        row = [_key(r), r["level"], text, f"square product from N = {r['gemm_size']:.0f}"]
+        seen.setdefault((f"{r['dtype']} into {r['accumulate']}", r["level"], text), row)
+    rows = list(seen.values())
     return ["", "Ridge points (compute-bound above)", *columns(rows)]
 
 
@@ -187,7 +191,7 @@ def _view_lines(d: Mapping[str, Any]) -> list[str]:
     out: list[str] = []
     if d.get("matmul_in_cache"):
         out += ["", "Matrix product from a cache, at most (pebble game, sqrt(M/b)/b)"]
-        out += columns([[m["level"], m["dtype"], format_bytes(m["capacity_bytes"]), f"{m['flop_per_byte']:.0f} FLOP/B"]
+        out += columns([[m["level"], m["dtype"], format_binary_bytes(m["capacity_bytes"]), f"{m['flop_per_byte']:.0f} FLOP/B"]
                         for m in d["matmul_in_cache"]])  # fmt: skip
     if d.get("gemm"):
         out += ["", f"Square product of N = {d['gemm'][0]['size']}"]
@@ -272,16 +276,23 @@ def _device(d: Device) -> list[str]:
 
 def list_lines(skus: Sequence[tuple[Sku, Mapping[str, Any]]]) -> list[str]:
     """Return the catalogue as a table: short name, product, bf16 or f16 peak and memory of one device."""
-    rows = [["name", "product", "matrix peak", "memory", "bandwidth", ""]]
+    rows = [["name", "product", "peak", "memory", "bandwidth", ""]]
     for sku, d in skus:
         peak = next((p for p in d["peaks"] if p["dtype"] in ("bf16", "f16") and p["engine"] == "matrix"), None)
         peak = peak or next((p for p in d["peaks"] if p["dtype"] == "f32"), None)
         outer = d["memory"][-1] if d["memory"] and sku.kind != "cpu-family" else None
         rate = outer["bytes_per_s"] if outer else None
-        size = ("<= " if outer["configurable"] else "") + format_bytes(outer["capacity_bytes"]) if outer else "-"
+        size = ("<= " if outer["configurable"] else "") + format_binary_bytes(outer["capacity_bytes"]) if outer else "-"
         rows.append([
-            sku.slug, sku.name, f"{peak['dtype']} {_rate(peak['flop_per_s'])}" if peak else "-", size,
+            sku.slug, sku.name, f"{peak['dtype']} {_rate(peak['flop_per_s'])}" if peak else _per_cycle(sku), size,
             format_bytes_per_s(rate) if isinstance(rate, float) else "-",
             f"1 of {sku.package.devices} devices" if sku.package.devices > 1 else "",
         ])  # fmt: skip
     return columns(rows, indent="")
+
+
+def _per_cycle(sku: Sku) -> str:
+    """Return what one core of a processor family does in a cycle, at best."""
+    rates = [u.per_group * u.fma("f32") * 2.0 for u in sku.units]
+    best = max((r for r in rates if is_known(r)), default=None)
+    return f"f32 {best:g} FLOP/cycle" if best is not None else "-"
