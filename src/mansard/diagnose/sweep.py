@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from mansard.core.intervals import union_ns as union_ns
+
 Int64Array = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 
@@ -51,20 +53,6 @@ class Segments:
         index = -1 if owner is None else self.owners.index(owner)
         chosen = self.owner == index
         return int((self.end_ns[chosen] - self.start_ns[chosen]).sum())
-
-
-def union_ns(start_ns: Int64Array, end_ns: Int64Array) -> int:
-    """Return the length of the union of half-open intervals [ns].
-
-    >>> union_ns(np.array([0, 5, 20]), np.array([10, 12, 30]))
-    22
-    """
-    if start_ns.size == 0:
-        return 0
-    order = np.argsort(start_ns, kind="stable")
-    start, end = start_ns[order], np.maximum.accumulate(end_ns[order])
-    gaps = np.maximum(start[1:] - end[:-1], 0)
-    return int(end[-1] - start[0] - gaps.sum())
 
 
 def sweep(layers: Sequence[Layer], window_start_ns: Int64Array, window_end_ns: Int64Array) -> Segments:
