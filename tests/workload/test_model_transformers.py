@@ -75,6 +75,40 @@ def test_class_defaults(family: str) -> None:
     assert count_params(load_model(stated)).total == built(config, DEFAULTS[family])
 
 
+HYBRIDS: list[tuple[str, str, dict[str, Any]]] = [
+    ("granitemoehybrid", "GraniteMoeHybridForCausalLM", {"layer_types": ["mamba", "mamba", "attention"] * 2, "num_hidden_layers": 6}),
+    ("granitemoehybrid", "GraniteMoeHybridForCausalLM", {"layer_types": ["mamba"] * 4, "num_hidden_layers": 4, "num_local_experts": 0}),
+    ("bamba", "BambaForCausalLM", {"attn_layer_indices": [1, 3], "num_hidden_layers": 5}),
+    ("jamba", "JambaForCausalLM", {"num_hidden_layers": 9, "attn_layer_period": 4, "attn_layer_offset": 2}),
+    ("nemotron_h", "NemotronHForCausalLM", {"hybrid_override_pattern": "ME*-M", "moe_latent_size": 512, "num_hidden_layers": 5}),
+    ("gemma4_text", "Gemma4ForCausalLM", {"num_hidden_layers": 12, "num_kv_shared_layers": 6, "use_double_wide_mlp": True}),
+    ("mimo_v2_flash", "MiMoV2FlashForCausalLM", {"num_hidden_layers": 7}),
+    ("mistral3", "Mistral3ForConditionalGeneration", {}),
+    ("llava", "LlavaForConditionalGeneration", {}),
+    ("gemma3", "Gemma3ForConditionalGeneration", {}),
+    ("stablelm", "StableLmForCausalLM", {"use_parallel_residual": True, "use_qkv_bias": True}),
+    ("mpt", "MptForCausalLM", {"n_layers": 3}),
+    ("gpt_bigcode", "GPTBigCodeForCausalLM", {"multi_query": False, "n_layer": 3}),
+    ("falcon", "FalconForCausalLM", {"new_decoder_architecture": True, "num_kv_heads": 1, "num_hidden_layers": 3, "bias": True}),
+    ("opt", "OPTForCausalLM", {"word_embed_proj_dim": 512, "hidden_size": 768, "num_hidden_layers": 3, "do_layer_norm_before": False}),
+    ("qwen3_moe", "Qwen3MoeForCausalLM", {"decoder_sparse_step": 2, "mlp_only_layers": [1], "num_hidden_layers": 6}),
+    ("deepseek_v3", "DeepseekV3ForCausalLM", {"q_lora_rank": None, "num_hidden_layers": 5, "attention_bias": True}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "class_name", "options"), HYBRIDS)
+def test_variants(family: str, class_name: str, options: dict[str, Any]) -> None:
+    mapping = transformers.models.auto.configuration_auto.CONFIG_MAPPING
+    if family not in mapping or not hasattr(transformers, class_name):
+        pytest.skip(f"this transformers has no {family}")
+    config = mapping[family](**options)
+    stated = json.loads(json.dumps(config.to_dict(), default=str)) | {
+        "architectures": [class_name],
+        "model_type": family,
+    }
+    assert count_params(load_model(stated)).total == built(config, class_name)
+
+
 def test_shared_files(shared: Path) -> None:
     mapping = transformers.models.auto.configuration_auto.CONFIG_MAPPING
     compared = 0

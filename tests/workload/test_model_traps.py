@@ -177,6 +177,15 @@ def test_a_tower_without_depth(shared: Path) -> None:
     assert ("vision_config.depth", 32) in {(a.key, a.value) for a in model.assumed}
 
 
+def test_windows_of_a_tower_are_blocks_of_patches(shared: Path) -> None:
+    """Qwen2.5-VL: (112 // 14)^2 = 64 patches see each other on 28 of 32 layers; four layers see all."""
+    tower = load_model(shared / "data/configs/Qwen--Qwen2.5-VL-7B-Instruct_config.json").towers[0]
+    blocks = [b for layer in tower.in_order() for b in layer.blocks if isinstance(b, GqaAttention)]
+    assert [i for i, b in enumerate(blocks) if b.chunk is None] == [7, 15, 23, 31]
+    assert {b.chunk for b in blocks} == {None, 64}
+    assert not any(b.causal for b in blocks)
+
+
 def test_windows_by_layer() -> None:
     kinds = ["sliding_attention", "full_attention", "sliding_attention"]
     config = TINY | {

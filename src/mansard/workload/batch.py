@@ -112,10 +112,12 @@ def pairs_of(group: Group, mask: Mask) -> Number:
     (448.125, 1024.5)
     >>> pairs_of(Group(sequences=1, queries=5, keys=5), Mask(chunk=2))
     7.0
+    >>> pairs_of(Group(sequences=1, queries=5, keys=5), Mask(chunk=2, causal=False))
+    9.0
     """
     q, s = number(group.queries), number(group.keys)
     if mask.chunk is not None:
-        return _chunked(s, mask.chunk) - _chunked(s - q, mask.chunk)
+        return _chunked(s, mask.chunk, causal=mask.causal) - _chunked(s - q, mask.chunk, causal=mask.causal)
     limits = [w for w in (mask.window, mask.top_k) if w is not None]
     return visible_pairs(
         queries=q, keys=s, causal=mask.causal, window=min(limits) if limits and mask.causal else None,
@@ -123,10 +125,12 @@ def pairs_of(group: Group, mask: Mask) -> Number:
     )  # fmt: skip
 
 
-def _chunked(tokens: Number, chunk: int) -> Number:
-    """Pairs of the first `tokens` tokens when each sees its own chunk: 1 + 2 + ... + c per chunk."""
+def _chunked(tokens: Number, chunk: int, *, causal: bool) -> Number:
+    """Pairs of the first `tokens` tokens when each sees its own chunk: 1 + 2 + ... + c per chunk if causal, else c^2."""
     whole = np.floor(tokens / chunk) if isinstance(tokens, np.ndarray) else float(tokens // chunk)
     rest = tokens - whole * chunk
+    if not causal:
+        return whole * float(chunk) ** 2 + rest * rest
     return whole * (chunk * (chunk + 1) / 2.0) + rest * (rest + 1.0) / 2.0
 
 

@@ -243,8 +243,6 @@ def decoder(
     hidden = reader.integer("hidden_size")
     depth = reader.integer("num_hidden_layers")
     vocab = reader.integer("vocab_size")
-    if depth > 10_000:
-        raise reader.wrong("num_hidden_layers", depth, "at most 10000 layers")
     if attention is None:
         attention = windowed(gqa(reader, traits, hidden), windows(reader, traits, depth))
     if feed is None:

@@ -33,6 +33,13 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "dtype": ("dtype", "torch_dtype"),
 }
 
+# Keys that count layers: a damaged number must not become a list of a billion layers.
+DEPTHS = frozenset({
+    "num_hidden_layers", "num_layers", "n_layers", "depth", "encoder_layers", "decoder_layers", "num_decoder_layers",
+    "vt_num_hidden_layers", "num_single_layers", "num_nextn_predict_layers", "mtp_num_hidden_layers",
+})  # fmt: skip
+MOST_LAYERS = 10_000
+
 # Keys that say nothing about what the model consumes: generation, tokens, initialisation, numerics, provenance.
 SILENT_PREFIXES = ("_", "bos_", "eos_", "pad_", "sep_", "cls_", "boi_", "eoi_", "boa_", "eoa_", "image_token", "video_token",
                    "audio_token", "vision_start", "vision_end", "image_start", "image_end", "video_start", "video_end",
@@ -169,8 +176,9 @@ class Reader:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.wrong(key, value, "a whole number")
-        if value < least or value > 2**40:
-            raise self.wrong(key, value, f"a whole number of at least {least}")
+        most = MOST_LAYERS if key in DEPTHS else 2**40
+        if value < least or value > most:
+            raise self.wrong(key, value, f"a whole number from {least} to {most}")
         return value
 
     def optional(self, key: str, *, least: int = 1, only: bool = False, absent: str = "") -> int | None:

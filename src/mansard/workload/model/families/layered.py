@@ -1,15 +1,15 @@
-"""Decoders whose layers are described one by one: Nemotron-NAS (`block_configs`) and MiMo-V2 (windowed layers with other heads)."""
+"""Decoders whose layers are described one by one: Nemotron-NAS, MiMo-V2, Granite 4 and Bamba."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from mansard.workload.model.decoder import Parts, Traits, activation, decoder, grouped, head_width, mlp, rotary_dim
+from mansard.workload.model.decoder import Parts, Traits, activation, decoder, gqa, grouped, head_width, mlp, rotary_dim
 from mansard.workload.model.families.dense import finish
 from mansard.workload.model.families.moe import MoeTraits, choose, moe_block
 from mansard.workload.model.reader import Reader
-from mansard.workload.records import Block, Embedding, GqaAttention, Layer, Linear, Mlp, Norm, Stack
+from mansard.workload.records import Block, Embedding, GqaAttention, Layer, Linear, Mamba2, Mlp, Moe, Norm, Stack
 
 NAS = "nvidia configuration_decilm.py"
 MIMO = "transformers 5.24 MiMoV2FlashConfig"
@@ -188,3 +188,74 @@ def _mimo_sparse(reader: Reader, depth: int) -> list[bool]:
     if len(flags) < depth or any(entry not in (0, 1) for entry in flags):
         raise reader.wrong("moe_layer_freq", flags[:8], f"{depth} entries of 0 (dense) or 1 (experts)")
     return [entry == 1 for entry in flags[:depth]]
+
+
+def _mamba_block(reader: Reader, hidden: int, source: str) -> Mamba2:
+    """Return the Mamba-2 block of Bamba and Granite; a head width of `auto` is expand x hidden / heads."""
+    heads = reader.integer("mamba_n_heads")
+    inner = reader.integer("mamba_expand") * hidden
+    stated = reader.raw("mamba_d_head")
+    if stated in (None, "auto"):
+        if inner % heads:
+            raise reader.wrong("mamba_n_heads", heads, f"a divisor of {inner}")
+        reader.derive("mamba_d_head", inner // heads, ("mamba_expand", "hidden_size", "mamba_n_heads"))
+        width = inner // heads
+    else:
+        width = reader.integer("mamba_d_head")
+    if width * heads != inner:
+        raise reader.wrong("mamba_d_head", width, f"{inner} / {heads} heads")
+    return Mamba2(
+        hidden=hidden, heads=heads, head_dim=width, state=reader.integer("mamba_d_state"), groups=reader.integer("mamba_n_groups"),
+        conv=reader.integer("mamba_d_conv"), bias=reader.flag("mamba_proj_bias", False, source),
+        conv_bias=reader.flag("mamba_conv_bias", True, source), path="mamba",
+    )  # fmt: skip
+
+
+def granite_hybrid(reader: Reader, architecture: str, _family: str, outer: Reader | None = None) -> Parts:
+    """Return Granite 4: Mamba-2 and attention layers, experts (or none) beside a block that every token passes."""
+    source = "transformers 5.24 GraniteMoeHybridConfig"
+    rope = reader.raw("position_embedding_type") == "rope"
+    traits = Traits(source=source, qkv_bias="attention_bias", out_bias="attention_bias", rotary=1.0 if rope else 0.0)
+    hidden, depth = reader.integer("hidden_size"), reader.integer("num_hidden_layers")
+    kinds = reader.per_layer("layer_types", depth, ("mamba", "attention", "linear_attention", "full_attention"))
+    if kinds is None:
+        raise reader.missing("layer_types")
+    full = [kind in ("attention", "full_attention") for kind in kinds]
+    attention = gqa(reader, traits, hidden) if any(full) else None
+    ssm = _mamba_block(reader, hidden, source) if not all(full) else None
+    experts = reader.integer("num_local_experts", least=0, only=True)
+    shared = reader.integer("shared_intermediate_size")
+    act = activation(reader, traits)
+    feed: Moe | Mlp = Mlp(hidden=hidden, width=shared, gated=True, activation=act, path="shared_mlp")
+    if experts:
+        top_k = reader.integer("num_experts_per_tok")
+        if top_k > experts:
+            raise reader.wrong("num_experts_per_tok", top_k, f"at most the {experts} experts")
+        feed = Moe(
+            hidden=hidden, experts=experts, top_k=top_k, width=reader.integer("intermediate_size"), gated=True, activation=act,
+            path="block_sparse_moe", shared_width=shared,
+        )  # fmt: skip
+
+    def mixer(i: int) -> Block:
+        block: Block | None = attention if full[i] else ssm
+        assert block is not None
+        return block
+
+    stack, vocab = decoder(reader, traits, attention=mixer, feed=lambda _i: feed)
+    return finish(reader, architecture, traits, stack, vocab, outer)
+
+
+def bamba(reader: Reader, architecture: str, _family: str, outer: Reader | None = None) -> Parts:
+    """Return Bamba: Mamba-2 layers, attention at `attn_layer_indices`, a gated block everywhere."""
+    source = "transformers 5.24 BambaConfig"
+    traits = Traits(
+        source=source, qkv_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias", rotary=0.5
+    )
+    hidden = reader.integer("hidden_size")
+    places = reader.array("attn_layer_indices")
+    if places is None:
+        places = []
+        reader.assume("attn_layer_indices", "none", source)
+    attention, ssm = gqa(reader, traits, hidden), _mamba_block(reader, hidden, source)
+    stack, vocab = decoder(reader, traits, attention=lambda i: attention if i in places else ssm)
+    return finish(reader, architecture, traits, stack, vocab, outer)

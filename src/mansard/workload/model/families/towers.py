@@ -87,12 +87,12 @@ def vit_layer(
     act: str,
     *,
     head_dim: int | None = None,
-    window: int | None = None,
+    chunk: int | None = None,
 ) -> Layer:
     """Return one layer of a vision tower: bidirectional attention and a feed-forward block."""
     dim = hidden // heads if head_dim is None else head_dim
     attention = GqaAttention(
-        hidden=hidden, heads=heads, kv_heads=heads, head_dim=dim, v_head_dim=dim, causal=False, path="attn", window=window,
+        hidden=hidden, heads=heads, kv_heads=heads, head_dim=dim, v_head_dim=dim, causal=False, path="attn", chunk=chunk,
         q_bias=traits.qkv_bias, k_bias=traits.qkv_bias, v_bias=traits.qkv_bias, out_bias=traits.out_bias,
         qk_norm="head" if traits.qk_norm else "none", v_norm=traits.qk_norm,
     )  # fmt: skip
@@ -284,7 +284,7 @@ def qwen25_vision(reader: Reader, text_hidden: int) -> Stack:
     reader.derive(
         "window_patches", seen, ("window_size", "patch_size"), "(window_size // patch_size)^2 patches see each other"
     )
-    layers = [vit_layer(traits, hidden, heads, width, act, window=None if i in full else seen) for i in range(depth)]
+    layers = [vit_layer(traits, hidden, heads, width, act, chunk=None if i in full else seen) for i in range(depth)]
     outputs = (vit_norm(traits, hidden, "merger.ln_q"), *merger(reader, hidden, out))
     return Stack(
         name="vision", hidden=hidden, path="visual.blocks.{}", groups=grouped(layers),
