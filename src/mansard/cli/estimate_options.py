@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -163,6 +161,9 @@ def deliver(document: Mapping[str, Any], options: Mapping[str, Any]) -> None:
 
 def _csv(document: Mapping[str, Any]) -> str:
     """Return the rows of a sweep as CSV; what is not known stays empty, with its reason in the last column."""
+    import csv
+    import io
+
     numbers = ["flop", "bytes", "time_bound_s", "tokens_per_s", "bound", "memory_bytes", "fits"]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

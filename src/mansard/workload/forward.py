@@ -20,8 +20,8 @@ from mansard.workload.feedforward_kernels import (
     norm_kernel,
     parameters_kernel,
 )
-from mansard.workload.kernel import Context, Kernel, message
-from mansard.workload.parallel import InfeasibleError, all_gather_bytes, ring_all_reduce_bytes
+from mansard.workload.kernel import Context, Kernel, element_work, message
+from mansard.workload.parallel import InfeasibleError, all_gather_bytes, padded_vocab, ring_all_reduce_bytes
 from mansard.workload.records import (
     Block,
     Convolution,
@@ -174,7 +174,18 @@ def head_kernels(context: Context, model: Model) -> list[Kernel]:
             # Norms of a head work on the positions it works on.
             at_rows = replace(whole, batch=Batch(groups=(Group(sequences=rows, queries=1.0, keys=1.0),)))
             kernels += block_kernels(at_rows, block, rows)
+    if model.vocab is not None and any(isinstance(b, Linear) and b.out == model.vocab for b in model.head):
+        kernels.append(_over_logits(whole, rows * padded_vocab(model.vocab, context.plan.tp), rows))
     return kernels
+
+
+def _over_logits(context: Context, logits: Number, rows: Number) -> Kernel:
+    """The loss in training, sampling otherwise: one pass of softmax over the logits.
+
+    Source: Milakov and Gimelshein, arXiv:1805.02867: maximum, subtraction, sum and one exponential per logit.
+    """
+    name = "loss" if context.training else "sampling"
+    return element_work(context, name, reads=logits, writes=rows, flop=logits * 3.0, special=logits, area="head")
 
 
 def has_cross_attention(model: Model) -> bool:
