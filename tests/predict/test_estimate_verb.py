@@ -176,3 +176,25 @@ def test_every_configuration_estimates_or_says_why(shared, mansard):
 
 def _has_encoder(path):
     return any(word in path.name for word in ("bart", "whisper", "t5"))
+
+
+def test_the_convention_of_a_report(mansard):
+    # tpu-recipes, Ironwood: 1207.05 TFLOP/s at 2686.98 token/s = 449.2 GFLOP per token
+    step = ("llama-3.1-70b", "--phase", "train", "--seq", 8192)
+    code, out, _ = mansard(*step, "--reported", "1207.05 TFLOP/s", "--reported-tokens", 2686.98, "--json")
+    reported = json.loads(out)["views"]["reported"]
+    assert code == 0
+    assert reported["convention"] == "causal"
+    assert reported["flop_per_token"] == pytest.approx(449.2e9, rel=1e-3)
+    code, out, _ = mansard(*step, "--reported", "731 TFLOP/s", "--reported-tokens", 1664)
+    assert "none of the known counts" in out
+    assert mansard(*step, "--reported", "731 TFLOP/s")[0] == 2
+    assert mansard("llama-3.1-70b", "--context", 1, "--reported", "731 TFLOP/s", "--reported-tokens", 1)[0] == 2
+
+
+def test_sequences_that_fit(mansard):
+    _, out, _ = mansard("llama-3.1-8b", "--on", "h100-sxm", "--context", 8192, "--batch", 8, "--json")
+    memory = json.loads(out)["memory"]
+    # (budget - 16.06 GB of weights) / (8192 * 131,072 B)
+    free = memory["budget_bytes"] - memory["weight_bytes"] - memory["activation_bytes"]
+    assert memory["sequences_that_fit"] == int(free / (8192 * 131_072))

@@ -284,8 +284,8 @@ def test_experts_are_divided_over_their_ranks(build, setting):
 def test_tensor_parallel_messages(build, setting):
     phase = decode(setting(build("llama-3.1-8b"), Plan(tp=8)), decode_batch(sequences=4, context=64))
     reduce = next(k for k in phase.kernels if k.name == "all_reduce_tp")
-    # two per layer, 2 * 7/8 of 4 tokens * 4096 * 2 B
-    assert reduce.count == 64
+    # two per layer and one for the divided table, 2 * 7/8 of 4 tokens * 4096 * 2 B
+    assert reduce.count == 65
     assert reduce.demand.link_bytes["peer"] == 2 * 7 / 8 * 4 * 4096 * 2
 
 
@@ -375,6 +375,15 @@ def test_resident_parameters_are_the_models(build, setting):
         model = build(name)
         assert resident_parameters(setting(model)) == count_params(model).total
         assert resident_weight_bytes(setting(model)) == 2 * count_params(model).total
+
+
+@pytest.mark.parametrize("plan", [Plan(tp=2), Plan(tp=4, pp=2), Plan(pp=2)])
+def test_weights_are_divided_as_kernels_are(build, setting, plan):
+    # Norms are whole on every tensor-parallel rank; the rest divides (100 rows of the table by 2 and 4).
+    model = build("small")
+    one, share = resident_parameters(setting(model)), resident_parameters(setting(model, plan))
+    norms = (2 * 2 + 1) * 64
+    assert share == pytest.approx(((one - norms) / plan.tp + norms) / plan.pp)
 
 
 def test_training_memory_of_adam_in_mixed_precision(build, setting):

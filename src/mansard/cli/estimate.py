@@ -51,6 +51,8 @@ _PHASES = ("train", "prefill", "decode", "mixed", "verify")
 @click.option("--memory-fraction", type=float, default=1.0, help="Share of the memory that may be used.  [default: 1]")
 @click.option("--scope", type=click.Choice(["core", "die", "device", "node"]), help="Scope that is one device.")
 @click.option("--measured-time", metavar="TIME", help='A measured time of the phase, such as "12.5 ms": MFU and HFU.')
+@click.option("--reported", metavar="RATE", help='Training: a reported rate such as "449 TFLOP/s": which convention?')
+@click.option("--reported-tokens", type=float, help="Tokens per second beside it, of the same devices.")
 @click.option("--sweep", multiple=True, metavar="KEY=A,B,C", help="A row per value; several make a grid.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the document (or a sweep as .csv).")
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
@@ -70,6 +72,7 @@ def command(model: str, **options: Any) -> int:
         deliver,
         describe_only,
         may_write,
+        parse_reported,
         parse_time,
         request_of,
     )
@@ -90,7 +93,12 @@ def command(model: str, **options: Any) -> int:
         return 0
     result = estimate(loaded, request, machine)
     document = to_jsonable(
-        estimate_document(result, machine, measured_s=parse_time(options["measured_time"], "--measured-time"))
+        estimate_document(
+            result,
+            machine,
+            measured_s=parse_time(options["measured_time"], "--measured-time"),
+            reported=parse_reported(options["reported"], options["reported_tokens"]),
+        )
     )
     deliver(document, options)
     return 0

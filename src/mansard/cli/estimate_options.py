@@ -62,6 +62,17 @@ def parse_time(text: str | None, option: str) -> float | None:
     return value
 
 
+def parse_reported(rate: str | None, tokens: float | None) -> tuple[float, float] | None:
+    """Return a reported rate and its tokens per second."""
+    if rate is None and tokens is None:
+        return None
+    if rate is None or tokens is None:
+        raise UsageError("a report needs both --reported and --reported-tokens")
+    from mansard.core.units import parse_quantity
+
+    return parse_quantity(rate, "flop_per_s"), tokens
+
+
 def _contexts(text: str | None) -> tuple[tuple[int, int], ...] | None:
     if text is None:
         return None
@@ -110,7 +121,7 @@ def describe_only(model: Model, options: Mapping[str, Any]) -> dict[str, Any]:
     from mansard.core.document import header, to_jsonable
     from mansard.workload.counts import count_params
 
-    if options["on"] is not None or options["measured_time"] is not None:
+    if any(options[name] is not None for name in ("on", "measured_time", "reported")):
         raise UsageError(
             "a bound needs a phase",
             hint="add --context N for a decode step, --seq N for a prefill, or --phase train --seq N",

@@ -7,11 +7,14 @@ from typing import Any
 
 from mansard.core import Unknown, is_known
 from mansard.core.document import header
+from mansard.core.errors import UsageError
 from mansard.predict.bound import Machine, PhaseBound, WeightsOnce
 from mansard.predict.calibration import prediction_of
 from mansard.predict.estimate import Estimate
 from mansard.predict.utilisation import six_nd, utilisation
+from mansard.workload.conventions import MEANING, convention_table, detect
 from mansard.workload.forward import is_causal
+from mansard.workload.memory import Fit
 
 #: Why the two methods differ, for people.
 METHODS = (
@@ -21,13 +24,20 @@ METHODS = (
 )
 
 
-def estimate_document(result: Estimate, machine: Machine | None, *, measured_s: float | None = None) -> dict[str, Any]:
+def estimate_document(
+    result: Estimate,
+    machine: Machine | None,
+    *,
+    measured_s: float | None = None,
+    reported: tuple[float, float] | None = None,
+) -> dict[str, Any]:
     """Return the document of one estimate.
 
     Args:
         result: The estimate.
         machine: The machine it was made for.
         measured_s: A measured time of the phase, for MFU and HFU [s].
+        reported: FLOP/s and tokens per second of a report, to tell its convention [FLOP/s, token/s].
     """
     environment: dict[str, Any] = {"model": result.model.source, "machine": machine.name if machine else None}
     return {
@@ -51,7 +61,7 @@ def estimate_document(result: Estimate, machine: Machine | None, *, measured_s: 
         "convention_is": "a MAC is 2 FLOP; attention counts the keys its mask shows, exactly; every key: totals.flop_full_attention",
         "assumed": [*result.assumed, *_machine_notes(result, machine)],
         "prediction": prediction_of(result).to_json(),
-        "views": _views(result, machine, measured_s),
+        "views": _views(result, machine, measured_s) | _reported(result, reported),
         "receipt": _receipt(result, machine),
         "derived": [{"key": d.key, "value": d.value, "from": list(d.from_keys)} for d in result.model.derived],
         "defaults": [{"key": a.key, "value": a.value, "source": a.source} for a in result.model.assumed],
@@ -174,7 +184,34 @@ def _memory(result: Estimate) -> dict[str, Any]:
         "fits": room.fits,
         "budget_bytes": room.budget_bytes,
         "devices_at_least": room.devices_at_least,
+        "sequences_that_fit": _resident(result, room),
     }
+
+
+def _resident(result: Estimate, room: Fit) -> int | None:
+    """Sequences of this length whose cache fits beside weights and activations, on all devices; None without a cache.
+
+    Activations are those of the batch asked for, so the figure is for batches near it.
+    """
+    held = result.memory.kv_cache_bytes
+    if held <= 0:
+        return None
+    left = room.budget_bytes - (result.memory.total_bytes - held)
+    return max(0, int(left / held * float(result.phase.sequences)))
+
+
+def _reported(result: Estimate, reported: tuple[float, float] | None) -> dict[str, Any]:
+    """Which convention a report used, from its FLOP/s and tokens per second."""
+    if reported is None:
+        return {}
+    if result.phase.name != "train" or result.request.seq is None:
+        raise UsageError("the convention of a report is told for a training step", hint="add --phase train --seq N")
+    table = convention_table(result.model, seq=result.request.seq)
+    found = detect(table, flop_per_s=reported[0], tokens_per_s=reported[1])
+    near = [
+        {"convention": name, "difference_ratio": error, "means": MEANING[name]} for name, error in found.candidates[:4]
+    ]
+    return {"reported": {"flop_per_token": found.flop_per_token, "convention": found.convention, "nearest": near}}
 
 
 def _views(result: Estimate, machine: Machine | None, measured_s: float | None) -> dict[str, Any]:

@@ -115,7 +115,9 @@ def _memory(memory: Mapping[str, Any]) -> list[str]:
     if isinstance(memory["fits"], bool):
         verdict = "fits in" if memory["fits"] else "does not fit in"
         more = "" if memory["fits"] else f"; at least {memory['devices_at_least']} devices"
-        lines.append(f"  {verdict} {format_bytes(memory['budget_bytes'])}{more}")
+        room = memory.get("sequences_that_fit")
+        held = "" if room is None else f"; {room:,} sequences of this length would fit"
+        lines.append(f"  {verdict} {format_bytes(memory['budget_bytes'])}{more}{held}")
     return lines
 
 
@@ -130,6 +132,12 @@ def _views(views: Mapping[str, Any]) -> list[str]:
             f"  measured {format_s(v['time_s'])}: MFU {_ratio(v['mfu_ratio'])}, HFU {_ratio(v['hfu_ratio'])}, "
             f"share of the bound {_ratio(v['share_of_bound'])}"
         )
+    if "reported" in views:
+        v = views["reported"]
+        name = v["convention"]
+        said = f"unknown: {name['unknown']}" if isinstance(name, Mapping) else name
+        lines.append(f"  reported {format_flop(v['flop_per_token'])} per token: convention {said}")
+        lines += [f"    {n['difference_ratio']:+7.2%} {n['convention']}: {n['means']}" for n in v["nearest"][:3]]
     return ["", *lines] if lines else []
 
 

@@ -196,17 +196,21 @@ def linear_kernel(context: Context, block: Linear, rows: Count, *, column_parall
 
 
 def embedding_kernel(context: Context, block: Embedding, rows: Count) -> Kernel:
-    """Return the look-up of `rows` rows: no FLOP, one row of bytes each, never more than the table."""
+    """Return the look-up of `rows` rows: no FLOP, one row of bytes each, never more than the table.
+
+    Tensor-parallel ranks divide the rows of a token table; tables of positions are whole on each.
+    """
     (table,) = block.weights()
     per_row = context.stored_bytes(table, context.layer_path) / block.rows
-    touched = at_most(number(rows), float(block.rows))
+    own = padded_vocab(block.rows, context.plan.tp) / block.rows if block.block == "embedding" else 1.0
+    touched = at_most(number(rows), float(block.rows)) * own
     return Kernel(
         name=block.path.rsplit(".", 1)[-1],
         kind="gather",
         demand=Demand(read_bytes=touched * per_row),
         local_write_bytes=number(rows) * block.width * dtype_bytes(context.types.activation),
         weight_bytes=touched * per_row,
-        weight_elements=float(block.rows * block.width),
+        weight_elements=float(block.rows * block.width) * own,
         area="embedding",
     )
 

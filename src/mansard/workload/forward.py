@@ -68,7 +68,13 @@ def block_kernels(context: Context, block: Block, rows: Count | None = None) -> 
     if isinstance(block, Linear):
         return [linear_kernel(context, block, many)]
     if isinstance(block, Embedding):
-        return [embedding_kernel(context, block, many)]
+        look_up = embedding_kernel(context, block, many)
+        if context.plan.tp == 1 or block.block != "embedding":
+            return [look_up]
+        # Each rank finds the rows it holds; the sum is the embedding.
+        size = number(many) * block.width * dtype_bytes(context.types.activation)
+        sent = ring_all_reduce_bytes(1.0, context.plan.tp) * size
+        return [look_up, message("all_reduce_tp", PEER, sent, steps=2.0 * (context.plan.tp - 1))]
     if isinstance(block, Convolution):
         return [convolution_kernel(context, block, many)]
     kernel = parameters_kernel(context, block)
