@@ -176,6 +176,14 @@ def test_shares(capsys: pytest.CaptureFixture[str], args: list[str], code: int, 
     assert "achieved" in out
 
 
+def test_a_mix_has_one_denominator(capsys: pytest.CaptureFixture[str]) -> None:
+    found = document(capsys, "hardware", "peak", "h100-sxm", "--mix", "bf16=0.25,fp8=0.75", "--achieved", "600 TFLOP/s")
+    # 1 / (0.25 / 989.4 + 0.75 / 1978.9) = 1583.1; 600 / 1583.1 = 0.379.
+    assert found["mix"]["flop_per_s"] == pytest.approx(1583.1e12, rel=1e-3)
+    assert found["achieved"]["share"] == pytest.approx(0.379, abs=1e-3)
+    assert "mix" in found["achieved"]["peak_from"]
+
+
 def test_an_explicit_peak_wins_and_is_printed_as_such(capsys: pytest.CaptureFixture[str]) -> None:
     args = ["hardware", "peak", "h200", "--dtype", "bf16", "--achieved", "400 TFLOP/s", "--peak", "800 TFLOP/s"]
     assert document(capsys, *args)["achieved"]["share"] == 0.5
@@ -212,6 +220,13 @@ def test_an_explicit_peak_wins_and_is_printed_as_such(capsys: pytest.CaptureFixt
         ["peak", "h200", "--latency", "0 us"],
         ["peak", "rtx-4090", "--dtype", "f16", "--achieved", "100 TFLOP/s"],
         ["peak", "rtx-4090", "--scope", "node"],
+        ["peak", "h200", "--devices", "3"],
+        ["peak", "h200", "--cores", "500"],
+        ["peak", "h200", "--mix", "bf16"],
+        ["peak", "h200", "--mix", "bf16=1,bf16=2"],
+        ["peak", "h200", "--mix", "bf16=-1,fp8=2"],
+        ["peak", "h200", "--mix", "bf16=1,i4=2"],
+        ["peak", "h200", "--mix", "bf16=1,fp8=2", "--dtype", "bf16"],
         ["peak", "zen4"],
         ["peak", "zen4", "--cores", "4"],
         ["peak", "zen4", "--scope", "core"],

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mansard.core.errors import InputError, UsageError
-from mansard.hardware import load, match
+from mansard.hardware import entries, load, match
 from mansard.hardware.catalogue import shipped_entries
 from mansard.hardware.names import normalise, normalise_pci
 
@@ -169,7 +169,7 @@ def test_memory_checks_and_never_decides() -> None:
     # What drivers report: T4 15109 MiB, H100 81559 MiB, H200 143771 MiB, L4 23034 MiB, A10G 22731 MiB, one die of MI250X 64 GiB.
     for name, mib in (("Tesla T4", 15109), ("NVIDIA H100 80GB HBM3", 81559), ("NVIDIA H200", 143771), ("NVIDIA L4", 23034),
                       ("NVIDIA A10G", 22731), ("AMD Instinct MI250X", 65520), ("NVIDIA GH200 480GB", 97871),
-                      ("NVIDIA H100 NVL", 95830), ("TPU7x", 96 * 1024)):  # fmt: skip
+                      ("NVIDIA H100 NVL", 95830), ("TPU7x", 96 * 1024), ("TPU v3", 16 * 1024)):  # fmt: skip
         assert match(name, memory_bytes=mib * 2.0**20).status == "exact", name
 
 
@@ -193,6 +193,9 @@ def test_pci_ids() -> None:
     found = match("GRID A100-10C", pci_device_id="10de:20b0")
     assert (found.status, found.sku, found.candidates) == ("ambiguous", None, ("a100-sxm-40gb",))
     assert match("NVIDIA A100-SXM4-40GB MIG 1g.5gb", pci_device_id="10de:20b0").sku is None
+    # Some drivers give every card one name.
+    assert match("AMD Radeon Graphics", pci_device_id="1002:74a1").sku.slug == "mi300x"  # type: ignore[union-attr]
+    assert match("AMD Radeon Graphics").sku is None
     # Name and id that disagree.
     found = match("NVIDIA H100 PCIe", pci_device_id="10de:2330")
     assert (found.status, found.sku) == ("unknown", None)
@@ -292,6 +295,7 @@ def test_a_users_file_outranks_a_shipped_one(tmp_path: Path) -> None:
     sku = load("h200", directories=[tmp_path])
     assert (sku.peaks[0].flop_per_s, sku.origin) == (2250e12, str(tmp_path / "mine.toml"))
     assert match("NVIDIA H200", directories=[tmp_path]).sku == sku
+    assert [e.slug for e in entries([tmp_path])].count("h200") == 1
     # A file of another name that claims the same product outranks it too, and the answer says whose file it is.
     other = OWN.replace("NVIDIA Z900 SXM6", "NVIDIA H200")
     (tmp_path / "mine.toml").write_text(other, encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -160,6 +161,7 @@ def match_(
 @click.option("--clock", help='The observed clock, "1.98 GHz".')
 @click.option("--units", type=float, help="Without NAME: how many units.")
 @click.option("--width", type=float, help="Without NAME: multiply-adds of one unit per cycle.")
+@click.option("--mix", help='Peak of work in several types, by shares of the FLOP: "bf16=0.25,fp8=0.75".')
 @click.option("--achieved", help='A rate to compare, "400 TFLOP/s".')
 @click.option("--peak", "peak", help='The peak to compare with, "2250 TFLOP/s"; wins over the catalogue.')
 @click.option("--gemm", "gemm_size", type=click.IntRange(min=1), help="Bound a square product of this size.")
@@ -178,6 +180,7 @@ def peak_(name: str | None, folders: tuple[Path, ...], as_json: bool, **given: A
       mansard hardware peak h100-sxm --clock "1.6 GHz" --dtype tf32 --achieved "399 TFLOP/s"
       mansard hardware peak zen5 --cores 8 --clock "4.2 GHz"
       mansard hardware peak gh200-96gb --gemm 512 --fixed-cost "12.1 us"
+      mansard hardware peak h100-sxm --mix bf16=0.25,fp8=0.75 --achieved "600 TFLOP/s"
       mansard hardware peak --units 288 --width 4 --clock "3.1 GHz"
     """
     return _peak(name, folders, as_json, given)
@@ -187,8 +190,8 @@ def _peak(name: str | None, folders: tuple[Path, ...], as_json: bool, given: Map
     from mansard.core.errors import UsageError
     from mansard.core.units import parse_quantity
     from mansard.core.unknown import is_known
-    from mansard.hardware.describe import peak_document, utilisation
-    from mansard.report.hardware_text import peak_lines, share_lines
+    from mansard.hardware.describe import mixed, peak_document, utilisation
+    from mansard.report.hardware_text import mix_lines, peak_lines, share_lines
 
     def read(key: str, dimension: str) -> float | None:
         return parse_quantity(given[key], dimension) if given[key] is not None else None
@@ -211,15 +214,22 @@ def _peak(name: str | None, folders: tuple[Path, ...], as_json: bool, given: Map
         )
     sku, missing = _known(name, folders, wanted=achieved is not None)
     lines: list[str] = []
+    mix_peak: float | None = None
     document = {"name": name}
     if sku is not None:
         document = peak_document(sku, _question(given, read))
         lines = peak_lines(document)
+        if given["mix"] is not None:
+            document["mix"] = mixed(document["rows"], _mix(given))
+            lines = [*lines, "", *mix_lines(document["mix"])]
+            mix_peak = document["mix"]["flop_per_s"]
     code = 0
     if achieved is not None:
         rows = document["rows"] if sku is not None else None
         dtype = _dtype(given["dtype"])
-        shared = utilisation(achieved, rows=rows, peak_flop_per_s=peak, dtype=dtype, missing=missing)
+        shared = utilisation(achieved, rows=rows, peak_flop_per_s=peak or mix_peak, dtype=dtype, missing=missing)
+        if mix_peak is not None and peak is None:
+            shared["peak_from"] = f"the mix {given['mix']}"
         document["achieved"] = shared
         lines = [*lines, *([""] if lines else []), *share_lines(shared)]
         code = 0 if is_known(shared["share"]) else 3
@@ -232,6 +242,26 @@ def _dtype(name: str | None) -> str | None:
     from mansard.hardware.describe import checked_dtype
 
     return checked_dtype(name)
+
+
+def _mix(given: Mapping[str, Any]) -> dict[str, float]:
+    """Return the shares of a mix by element type."""
+    from mansard.core.errors import UsageError
+
+    if given["dtype"] is not None or given["engine"] is not None:
+        raise UsageError("--mix names its own element types", hint="leave out --dtype and --engine")
+    found: dict[str, float] = {}
+    for part in given["mix"].split(","):
+        name, _, text = part.partition("=")
+        dtype = _dtype(name)
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and value > 0) or dtype is None or dtype in found:
+            raise UsageError(f"cannot read {part!r} in --mix {given['mix']!r}", hint='like "bf16=0.25,fp8=0.75"')
+        found[dtype] = value
+    return found
 
 
 def _known(name: str, folders: tuple[Path, ...], *, wanted: bool) -> tuple[Any, str]:

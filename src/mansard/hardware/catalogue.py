@@ -58,11 +58,17 @@ class Entry:
 
 def _read(path: Path) -> str:
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise InputError(f"{path} is larger than {MAX_FILE_BYTES} bytes, which no hardware file is")
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}", hint="check the path") from None
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise InputError(f"cannot read {_short(str(path))}: {reason}", hint="check the path") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise InputError(
+            f"{path} is larger than {MAX_FILE_BYTES} bytes, which no hardware file is", hint="check the path"
+        )
+    try:
+        return data.decode("utf-8")
     except UnicodeDecodeError:
         raise InputError(f"{path} is not text, expected a hardware file in TOML", hint="see docs/hardware.md") from None
 

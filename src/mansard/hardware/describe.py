@@ -19,6 +19,7 @@ from mansard.hardware.views import (
     bytes_in_flight,
     hiding_gemm_size,
     in_flight_bytes_per_s,
+    mixed_peak_flop_per_s,
     pebble_flop_per_byte,
     ridge_points,
     square_gemm_flop_per_byte,
@@ -157,6 +158,8 @@ def peak_document(sku: Sku, q: Question) -> dict[str, Any]:
     """
     if q.cores is not None and q.scope != "device":
         raise UsageError("--cores and --scope both say how much of the package is meant", hint="give one of them")
+    if q.devices is not None and q.scope != "node":
+        raise UsageError("--devices says how large a node is", hint="--scope node --devices N")
     groups, share = _part(sku, q)
     family = sku.kind == "cpu-family"
     if family and (groups is None or q.clock_hz is None):
@@ -197,6 +200,9 @@ def peak_document(sku: Sku, q: Question) -> dict[str, Any]:
 def _part(sku: Sku, q: Question) -> tuple[float | None, float]:
     """Return how many SMs or cores (None for all of the package) and the share of that which is meant."""
     if q.cores is not None:
+        for unit in sku.units[:1]:
+            if unit.groups is not None and q.cores > unit.groups:
+                raise UsageError(f"{sku.slug} has {unit.groups} {unit.group}s, not {q.cores}")
         return float(q.cores), 1.0
     if q.scope == "core":
         return 1.0, 1.0
@@ -306,17 +312,10 @@ def utilisation(
         return {**found, "status": "unknown_peak", "share": Unknown(missing, needs)}
     if dtype is None:
         raise UsageError("a share needs to know which peak", hint="--dtype bf16, or --peak '989 TFLOP/s'")
-    usable = [(r, value) for r in rows if (value := _best(r)) is not None]
-    if not usable:
-        reason = f"no {dtype} peak is published for this product, and none is made from another element type"
-        return {**found, "status": "no_published_peak", "share": Unknown(reason, needs)}
-    engines = {r["engine"] for r, _ in usable}
-    usable = [(r, v) for r, v in usable if r["engine"] == ("matrix" if "matrix" in engines else r["engine"])]
-    values = {v for _, v in usable}
-    if max(values) > 1.01 * min(values):
-        listed = ", ".join(f"{r['accumulate']}: {v / 1e12:.4g} TFLOP/s" for r, v in usable)
-        raise UsageError(f"{dtype} has a peak for each accumulate type ({listed})", hint="--accumulate f32")
-    row, value = usable[0]
+    chosen = one_peak(rows, dtype)
+    if isinstance(chosen, Unknown):
+        return {**found, "status": "no_published_peak", "share": Unknown(chosen.reason, needs)}
+    row, value = chosen
     key = {k: row[k] for k in ("dtype", "accumulate", "engine", "dense", "source", "date", "certainty")}
     key |= {"kind": "derived" if is_known(row["derived_flop_per_s"]) and row["derivation_holds"] else "declared",
             "clock_hz": row["clock_hz"] or row["declared_clock_hz"]}  # fmt: skip
@@ -326,6 +325,45 @@ def utilisation(
         "peak_from": key,
         **_against_declared(achieved_flop_per_s, row),
     }
+
+
+def one_peak(rows: list[dict[str, Any]], dtype: str) -> tuple[dict[str, Any], float] | Unknown:
+    """Return the one peak of an element type among rows of `peak_document`, of the matrix units where there are any.
+
+    Raises:
+        UsageError: the type has a peak for each of several accumulate types.
+    """
+    usable = [(r, value) for r in rows if r["dtype"] == dtype and (value := _best(r)) is not None]
+    if not usable:
+        return Unknown(f"no {dtype} peak is published for this product, and none is made from another element type")
+    engines = {r["engine"] for r, _ in usable}
+    usable = [(r, v) for r, v in usable if r["engine"] == ("matrix" if "matrix" in engines else r["engine"])]
+    values = [v for _, v in usable]
+    if max(values) > 1.01 * min(values):
+        listed = ", ".join(f"{r['accumulate']}: {v / 1e12:.4g} TFLOP/s" for r, v in usable)
+        raise UsageError(f"{dtype} has a peak for each accumulate type ({listed})", hint="--accumulate f32")
+    return usable[0]
+
+
+def mixed(rows: list[dict[str, Any]], flop: Mapping[str, float]) -> dict[str, Any]:
+    """Return the peak of work in several element types on one engine, with its parts.
+
+    Args:
+        rows: Rows of `peak_document` for all element types.
+        flop: FLOP, or shares of it, by element type.
+
+    Raises:
+        UsageError: a type without a published peak.
+    """
+    peaks = {}
+    for dtype in flop:
+        chosen = one_peak(rows, dtype)
+        if isinstance(chosen, Unknown):
+            raise UsageError(chosen.reason, hint="a mix needs the peak of every part")
+        peaks[dtype] = chosen[1]
+    total = sum(flop.values())
+    parts = [{"dtype": d, "share_of_flop": f / total, "flop_per_s": peaks[d]} for d, f in flop.items()]
+    return {"parts": parts, "flop_per_s": mixed_peak_flop_per_s(flop, peaks)}
 
 
 def _against_declared(achieved: float, row: Mapping[str, Any]) -> dict[str, Any]:

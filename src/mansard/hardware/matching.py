@@ -28,7 +28,26 @@ _MEMORY_RATIO = (0.90, 1.02)
 # Drivers print clock x width, vendors round; 300 GB/s and 320 GB/s are both printed for one T4.
 _BANDWIDTH_RATIO = (0.93, 1.07)
 # Words that stand in names of many products; alone they say nothing.
-_GENERIC = frozenset({"cpu", "gpu", "core", "processor", "pcie", "sxm", "device", "of", "card", "gb", "per"})
+_GENERIC = frozenset(
+    {
+        "radeon",
+        "graphics",
+        "controller",
+        "accelerator",
+        "virtual",
+        "cpu",
+        "gpu",
+        "core",
+        "processor",
+        "pcie",
+        "sxm",
+        "device",
+        "of",
+        "card",
+        "gb",
+        "per",
+    }
+)
 HOW_TO_ADD = (
     "write one hardware file and point --hardware-dir or MANSARD_HARDWARE_PATH to it (docs/hardware.md)",
     'or pass the number: --peak "2250 TFLOP/s"',
@@ -166,7 +185,10 @@ def _decide(
         return only, f"the {both} of {only.name}"
     chips = [e for e in known if key and normalise(e.chip) == key]
     if board is not None:
-        fits = not key or chips or any(set(key.split()) <= words for words in board.words)
+        # Some drivers call every card "AMD Radeon Graphics"; such a name speaks neither for nor against.
+        fits = (
+            not key or chips or set(key.split()) <= _GENERIC or any(set(key.split()) <= words for words in board.words)
+        )
         if fits:
             return board, f"the PCI id of {board.name}"
         text = f"the PCI id is that of {board.slug}, but the name {name!r} is not on record: it may be a virtual or cut-down card"

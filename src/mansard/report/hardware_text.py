@@ -208,6 +208,16 @@ def _view_lines(d: Mapping[str, Any]) -> list[str]:
     return out
 
 
+def mix_lines(mix: Mapping[str, Any]) -> list[str]:
+    """Return the peak of work in several element types."""
+    parts = ", ".join(
+        f"{format_ratio(p['share_of_flop'])} in {p['dtype']} at {_rate(p['flop_per_s'])}" for p in mix["parts"]
+    )
+    return [
+        f"peak of the mix {_rate(mix['flop_per_s'])}: {parts}; parts that share units take their times one after the other"
+    ]
+
+
 def share_lines(d: Mapping[str, Any]) -> list[str]:
     """Return what a rate is of a peak, and of which."""
     out = [f"achieved {format_flop_per_s(d['achieved_flop_per_s'])}"]
