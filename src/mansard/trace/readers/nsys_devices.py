@@ -1,0 +1,139 @@
+"""Which GPU is which in an Nsight Systems export, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from mansard.core.unknown import Unknown
+from mansard.trace.readers.nsys_file import NsysFile
+from mansard.trace.timeline import Device
+
+_ASSUMED = "assumed: the file does not map CUDA ordinals to GPUs; CUDA_VISIBLE_DEVICES would change the order"
+
+
+class Devices:
+    """Maps (process id, CUDA ordinal) to a device, and keeps the table of devices.
+
+    Args:
+        file: The export.
+    """
+
+    def __init__(self, file: NsysFile) -> None:
+        self.listed = _listed(file)
+        self._map = _ordinals(file)
+        self.table: list[Device] = []
+        self._index: dict[tuple[str, int], int] = {}
+        numbered = [(self._number_of(facts, position), facts) for position, facts in enumerate(self.listed)]
+        for number, facts in sorted(numbered, key=lambda pair: pair[0]):
+            self._add(facts, number)
+
+    def _number_of(self, facts: Mapping[str, Any], position: int) -> int:
+        """Return the number people know a listed GPU by: its CUDA ordinal where all processes agree on one."""
+        ordinals = {c for (_, c), g in self._map.items() if g == facts["id"]}
+        if len(ordinals) == 1:
+            return ordinals.pop()
+        if self._map:
+            return int(facts["id"])
+        return int(facts["ordinal"]) if facts["ordinal"] is not None else position
+
+    def _add(self, facts: Mapping[str, Any], number: int) -> int:
+        index = len(self.table)
+        alike = len({(f["name"], f["sms"], f["bandwidth"]) for f in self.listed}) == 1
+        mapped = bool(self._map) or len(self.listed) == 1
+        sure = "stated" if mapped else "assumed: which of several equal GPUs" if alike else _ASSUMED
+        self.table.append(
+            Device(
+                number=number,
+                name=facts["name"] or Unknown("the file lists this GPU without a name", ("--peak", "--hardware")),
+                chip=facts["chip"],
+                multiprocessors=_or_unknown(facts["sms"], "the number of SMs"),
+                memory_bytes=_or_unknown(facts["memory"], "the memory size"),
+                memory_bytes_per_s=_or_unknown(facts["bandwidth"], "the memory bandwidth"),
+                clock_hz=_or_unknown(facts["clock"], "a clock"),
+                compute_capability=facts["capability"],
+                uuid=facts["uuid"],
+                certainty=sure,
+            )
+        )
+        self._index["listed", int(facts["id"])] = index
+        self._index.setdefault(("number", number), index)
+        return index
+
+    def index(self, pid: int, ordinal: int) -> int:
+        """Return the index of the device that a process calls `ordinal`, adding it where the file does not list it."""
+        gpu = self._map.get((pid, ordinal))
+        key = ("listed", gpu) if gpu is not None else ("number", ordinal)
+        if key in self._index:
+            return self._index[key]
+        self._index[key] = len(self.table)
+        reason = "the file lists no GPUs" if not self.listed else f"the file lists no GPU number {ordinal}"
+        self.table.append(
+            Device(number=ordinal, name=Unknown(reason, ("--peak", "--hardware")), certainty="not in the file")
+        )
+        return self._index[key]
+
+
+def _or_unknown(value: int | float | None, what: str) -> Any:
+    return Unknown(f"{what} is not in the file") if value is None else value
+
+
+def _ordinals(file: NsysFile) -> dict[tuple[int, int], int]:
+    """Return GPU ids by (process id, CUDA ordinal); from 2025.1 the file states them."""
+    table = file.table("TARGET_INFO_CUDA_DEVICE")
+    if table is None:
+        return {}
+    return {
+        (int(r["pid"]), int(r["cudaId"])): int(r["gpuId"])
+        for r in file.rows(table, ("pid", "cudaId", "gpuId"))
+        if r.get("gpuId") is not None
+    }
+
+
+def _listed(file: NsysFile) -> list[dict[str, Any]]:
+    """Return the GPUs of the machine in the order of their ids."""
+    table = file.table("TARGET_INFO_GPU")
+    rows = file.rows(table) if table is not None else []
+    found: list[dict[str, Any]] = []
+    older = {r["deviceId"]: r for r in _older(file)}
+    for row in rows:
+        key = row.get("id", row.get("deviceId"))
+        if key is None:
+            continue
+        old = older.get(key, {})
+        # 2020 and 2021: kB/s that wrapped for large boards, so that bandwidth says nothing; memory in bytes or in MiB.
+        memory = row.get("totalMemory") or old.get("globalMemorySize")
+        if memory is not None and 0 < memory < 1 << 22:
+            memory *= 1 << 20
+        major = row.get("computeMajor", old.get("computeCapabilityMajor"))
+        minor = row.get("computeMinor", old.get("computeCapabilityMinor"))
+        clock = row.get("clockRate") or (old["coreClockRate"] * 1000 if old.get("coreClockRate") else None)
+        found.append(
+            {
+                "id": int(key),
+                "name": row.get("name") or old.get("name") or "",
+                "chip": row.get("chipName") or "",
+                "sms": _positive(row.get("smCount", old.get("numMultiprocessors"))),
+                "memory": _positive(memory),
+                "bandwidth": _positive(row.get("memoryBandwidth")),
+                "clock": _positive(clock),
+                "capability": f"{major}.{minor}" if major is not None and minor is not None else "",
+                "uuid": row.get("uuid") or row.get("busLocation") or "",
+                "ordinal": row.get("cuDevice"),
+            }
+        )
+    found.sort(key=lambda f: f["id"])
+    ordinals = [f["ordinal"] for f in found]
+    if None in ordinals or len(set(ordinals)) != len(ordinals):
+        for facts in found:
+            facts["ordinal"] = None
+    return found
+
+
+def _older(file: NsysFile) -> Iterable[dict[str, Any]]:
+    table = file.table("TARGET_INFO_CUDA_GPU")
+    return [r for r in file.rows(table) if r.get("deviceId") is not None] if table is not None else []
+
+
+def _positive(value: Any) -> int | float | None:
+    return value if isinstance(value, int | float) and value > 0 else None
