@@ -41,8 +41,8 @@ def result(model: Model) -> tuple[object, ...]:
     """What must not change in silence: counts, active counts, MTP, and what the cache holds."""
     count = count_params(model)
     held = cache_layout(model, dtype="bf16")
-    assert isinstance(held, CacheLayout)
-    return count.total, count.active, count.matmul_active, count.mtp, held.growing_bytes, held.windows, held.fixed_bytes
+    cached = (held.growing_bytes, held.windows, held.fixed_bytes) if isinstance(held, CacheLayout) else (held,)
+    return count.total, count.active, count.matmul_active, count.mtp, *cached
 
 
 def written(model: Model) -> set[str]:

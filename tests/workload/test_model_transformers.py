@@ -21,7 +21,8 @@ transformers = pytest.importorskip("transformers")
 DEFAULTS = {
     "apertus": "ApertusForCausalLM", "arcee": "ArceeForCausalLM", "bert": "BertForMaskedLM", "bloom": "BloomForCausalLM",
     "codegen": "CodeGenForCausalLM", "cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM",
-    "deepseek_v32": "DeepseekV32ForCausalLM", "distilbert": "DistilBertForMaskedLM", "ernie4_5": "Ernie4_5ForCausalLM",
+    "deepseek_v32": "DeepseekV32ForCausalLM",
+    "deepseek_v4": "DeepseekV4ForCausalLM", "distilbert": "DistilBertForMaskedLM", "ernie4_5": "Ernie4_5ForCausalLM",
     "ernie4_5_moe": "Ernie4_5_MoeForCausalLM", "exaone4": "Exaone4ForCausalLM", "falcon": "FalconForCausalLM",
     "falcon_mamba": "FalconMambaForCausalLM", "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3_text": "Gemma3ForCausalLM",
     "gemma4_text": "Gemma4ForCausalLM", "glm": "GlmForCausalLM", "glm4": "Glm4ForCausalLM", "glm_moe_dsa": "GlmMoeDsaForCausalLM",

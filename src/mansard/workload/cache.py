@@ -200,6 +200,8 @@ def cache_layout(
     >>> cache_layout(load_model("llama-3.1-8b"), dtype="bf16").growing_bytes
     131072.0
     """
+    if model.phase_gap is not None:
+        return model.phase_gap
     chosen: str | Unknown
     if dtype is not None:
         chosen = dtype

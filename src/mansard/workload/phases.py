@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mansard.core.demand import Number
-from mansard.core.errors import UsageError
+from mansard.core.errors import UndecidedError, UsageError
 from mansard.operators.counting import Count
 from mansard.workload.batch import Batch
 from mansard.workload.forward import forward_kernels, is_causal, merged, stack_kernels
@@ -111,6 +111,10 @@ class Setting:
         self, batch: Batch, *, plan: Plan | None = None, training: bool = False, absorbed: bool = False
     ) -> Context:
         """Return what the kernels of a pass are built from."""
+        if self.model.phase_gap is not None:
+            raise UndecidedError(
+                self.model.phase_gap.reason, hint="needed: " + "; ".join(self.model.phase_gap.needs), code="no_phases"
+            )
         source = self.tower_tokens.get("encoder")
         return Context(
             batch=batch if source is None else replace(batch, source_tokens=source),

@@ -195,6 +195,7 @@ class Model:
         max_positions: Longest context the configuration states.
         quantisation: What a quantised checkpoint stores; None: nothing is quantised.
         state_dtype: Element type of a recurrent state, where it differs from the cache's.
+        phase_gap: Why no phase (and no cache) can be computed, where the blocks count but do not describe what they read.
         derived, assumed: Where values came from that are not in the file.
         unread: Keys of the file that describe something this program does not use.
         notes: Remarks a reader needs to judge the counts.
@@ -218,6 +219,7 @@ class Model:
     )
     quantisation: Quantisation | Unknown | None = None
     state_dtype: str | None = None
+    phase_gap: Unknown | None = None
     derived: tuple[Derived, ...] = ()
     assumed: tuple[Assumed, ...] = ()
     unread: tuple[str, ...] = ()

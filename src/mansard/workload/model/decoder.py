@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from mansard.core.unknown import Unknown
 from mansard.workload.model.reader import Reader
 from mansard.workload.records import (
     Block,
@@ -82,6 +83,7 @@ class Parts:
     mtp: Stack | None = None
     mtp_heads: int = 0
     state_dtype: str | None = None
+    phase_gap: Unknown | None = None
     readers: tuple[Reader, ...] = field(default=())
 
 

@@ -167,6 +167,6 @@ def _model(
         name=name, architecture=architecture, model_type=model_type, source=where, hidden=parts.text.hidden, vocab=parts.vocab,
         text=parts.text, head=parts.head, tied=parts.tied, towers=parts.towers, mtp=parts.mtp, mtp_heads=parts.mtp_heads,
         dtype=dtype, max_positions=unknown_limit if limit is None else limit, quantisation=quantisation,
-        state_dtype=None if parts.state_dtype is None else short_dtype(parts.state_dtype), derived=tuple(log.derived),
+        phase_gap=parts.phase_gap, state_dtype=None if parts.state_dtype is None else short_dtype(parts.state_dtype), derived=tuple(log.derived),
         assumed=tuple(log.assumed), unread=tuple(log.unread), notes=tuple(log.notes),
     )  # fmt: skip

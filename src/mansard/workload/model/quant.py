@@ -28,6 +28,11 @@ def read_quantisation(
         beside: `hf_quant_config.json`, where there is one. It wins: it lists the exclusions of the checkpoint.
         where: For messages.
     """
+    if isinstance(config.get("expert_dtype"), str) and config["expert_dtype"] not in ("fp8", "bf16"):
+        return Unknown(
+            f"expert_dtype {config['expert_dtype']!r} beside quantization_config: the layout of the experts' scales is not known here",
+            ("elements per scale and bits of a scale of the experts",),
+        )
     if beside is not None:
         inner = beside.get("quantization")
         if not isinstance(inner, Mapping):

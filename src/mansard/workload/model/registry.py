@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from mansard.workload.model.decoder import Parts
 from mansard.workload.model.families import (
+    deepseek_v4,
     dense,
     diffusion,
     encoders,
@@ -42,6 +43,7 @@ PLAIN: dict[str, Builder] = {
     "granitemoehybrid": layered.granite_hybrid,
     "bamba": layered.bamba,
     "flux": diffusion.flux,
+    "deepseek_v4": deepseek_v4.build,
     "llama4_text": moe.llama4,
     "ernie4_5_moe": moe.ernie,
     "mamba": hybrid.mamba,
@@ -88,7 +90,7 @@ CLASSES: dict[str, str] = {
     "ChatGLMForConditionalGeneration": "chatglm",
     "MPTForCausalLM": "mpt",
     "MptForCausalLM": "mpt",
-    "Mistral3ForConditionalGeneration": "mistral3", "GraniteMoeHybridForCausalLM": "granitemoehybrid", "BambaForCausalLM": "bamba", "GPTBigCodeForCausalLM": "gpt_bigcode",
+    "Mistral3ForConditionalGeneration": "mistral3", "GraniteMoeHybridForCausalLM": "granitemoehybrid", "BambaForCausalLM": "bamba", "DeepseekV4ForCausalLM": "deepseek_v4", "GPTBigCodeForCausalLM": "gpt_bigcode",
     "StableLmForCausalLM": "stablelm",
     "DbrxForCausalLM": "dbrx",
     "DeciLMForCausalLM": "nemotron-nas",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mansard.core.unknown import Unknown
 from mansard.workload.model.decoder import Parts, grouped
 from mansard.workload.model.reader import Reader
 from mansard.workload.records import Block, GqaAttention, Layer, Linear, Mlp, Norm, Stack
@@ -70,7 +71,6 @@ def flux(reader: Reader, _architecture: str, _family: str, _outer: Reader | None
         _affine("norm_out.linear", 2 * hidden, hidden, "modulation", once=True),
         _affine("proj_out", patch * patch * out, hidden, "head"),
     )
-    reader.note("attention is joint over image and text tokens; phases of a language model do not apply")
     stack = Stack(
         name="transformer",
         hidden=hidden,
@@ -79,7 +79,11 @@ def flux(reader: Reader, _architecture: str, _family: str, _outer: Reader | None
         inputs=outer,
         outputs=last,
     )
-    return Parts(text=stack, head=(), tied=False, vocab=None)
+    gap = Unknown(
+        "attention of Flux is joint over image and text tokens; phases of a language model do not apply",
+        ("image and text tokens of one denoising step",),
+    )
+    return Parts(text=stack, head=(), tied=False, vocab=None, phase_gap=gap)
 
 
 def _single(hidden: int, heads: int, dim: int, wide: int) -> tuple[Block, ...]:
