@@ -232,8 +232,11 @@ def test_load_names_what_is_near() -> None:
     for name in ("", ".", "..", "x" * 5000, "h100\0", "🙂"):
         with pytest.raises(UsageError):
             load(name)
-    with pytest.raises(InputError):
-        load("nowhere/mine.toml")
+    for path in ("nowhere/mine.toml", "./nowhere", "/nowhere"):
+        with pytest.raises(InputError, match="cannot read"):
+            load(path)
+    with pytest.raises(UsageError, match=r"nearest: .*mi250"):
+        load("AMD Instinct MI250X / MI250")
 
 
 OWN = """

@@ -152,7 +152,10 @@ def entries(directories: Iterable[str | Path] = ()) -> tuple[Entry, ...]:
 
 
 def _is_path(text: str) -> bool:
-    return text.endswith(".toml") or os.sep in text
+    """Return whether a text is meant as a path; product names may contain a slash too."""
+    if text.endswith(".toml") or text.startswith((".", os.sep)):
+        return text not in (".", "..")
+    return os.sep in text and "\0" not in text and len(text) < 4096 and os.path.exists(text)
 
 
 def load(name_or_path: str | Path, *, directories: Sequence[str | Path] = ()) -> Sku:
