@@ -76,7 +76,11 @@ def test_class_defaults(family: str) -> None:
     assert count_params(load_model(stated)).total == built(config, DEFAULTS[family])
 
 
-HYBRIDS: list[tuple[str, str, dict[str, Any]]] = [
+QWEN_TEXT = {
+    "hidden_size": 3584, "num_attention_heads": 28, "num_key_value_heads": 4, "intermediate_size": 18944, "num_hidden_layers": 3,
+    "vocab_size": 1000,
+}  # fmt: skip
+VARIANTS: list[tuple[str, str, dict[str, Any]]] = [
     ("granitemoehybrid", "GraniteMoeHybridForCausalLM", {"layer_types": ["mamba", "mamba", "attention"] * 2, "num_hidden_layers": 6}),
     ("granitemoehybrid", "GraniteMoeHybridForCausalLM", {"layer_types": ["mamba"] * 4, "num_hidden_layers": 4, "num_local_experts": 0}),
     ("bamba", "BambaForCausalLM", {"attn_layer_indices": [1, 3], "num_hidden_layers": 5}),
@@ -94,10 +98,27 @@ HYBRIDS: list[tuple[str, str, dict[str, Any]]] = [
     ("opt", "OPTForCausalLM", {"word_embed_proj_dim": 512, "hidden_size": 768, "num_hidden_layers": 3, "do_layer_norm_before": False}),
     ("qwen3_moe", "Qwen3MoeForCausalLM", {"decoder_sparse_step": 2, "mlp_only_layers": [1], "num_hidden_layers": 6}),
     ("deepseek_v3", "DeepseekV3ForCausalLM", {"q_lora_rank": None, "num_hidden_layers": 5, "attention_bias": True}),
+    ("deepseek_v2", "DeepseekV2ForCausalLM", {"num_experts_per_tok": 6, "q_lora_rank": None, "num_hidden_layers": 4, "n_shared_experts": 2}),
+    ("qwen2_vl", "Qwen2VLForConditionalGeneration", {"text_config": QWEN_TEXT}),
+    ("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", {"text_config": QWEN_TEXT, "vision_config": {"hidden_size": 1280}}),
+    ("qwen3_vl", "Qwen3VLForConditionalGeneration", {"text_config": QWEN_TEXT}),
+    ("glm4_moe", "Glm4MoeForCausalLM", {"head_dim": 128, "num_hidden_layers": 3, "use_qk_norm": True, "attention_bias": True}),
+    ("whisper", "WhisperForConditionalGeneration", {}),
+    ("mbart", "MBartForConditionalGeneration", {}),
+    ("clip", "CLIPModel", {}),
+    ("bert", "BertForSequenceClassification", {}),
+    ("bert", "BertForPreTraining", {}),
+    ("roberta", "RobertaForSequenceClassification", {}),
+    ("vit", "ViTModel", {}),
+    ("t5", "T5EncoderModel", {}),
+    ("llama", "LlamaForSequenceClassification", {"num_hidden_layers": 2}),
+    ("phi", "PhiForCausalLM", {"qk_layernorm": True, "num_hidden_layers": 2}),
+    ("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", {"head_dim": 128, "num_hidden_layers": 2}),
+    ("dots1", "Dots1ForCausalLM", {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2, "num_hidden_layers": 3}),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("family", "class_name", "options"), HYBRIDS)
+@pytest.mark.parametrize(("family", "class_name", "options"), VARIANTS)
 def test_variants(family: str, class_name: str, options: dict[str, Any]) -> None:
     mapping = transformers.models.auto.configuration_auto.CONFIG_MAPPING
     if family not in mapping or not hasattr(transformers, class_name):
