@@ -93,7 +93,7 @@ def _check_is_nsys(file: NsysFile) -> None:
             code="empty_database",
         )
     shown = ", ".join(names[:6])
-    if any("dlprof" in n.lower() or n.lower().startswith("model_run") for n in names) or "aggregators" in names:
+    if {"read_only_kernels", "op_nodes", "expert_systems_feedback"} & set(names):
         raise InputError(
             f"{file.path} is a DLProf database (tables {shown}), made from a profile but not one",
             hint="open the .sqlite that nsys export makes from the .nsys-rep or .qdrep",
