@@ -148,6 +148,29 @@ def test_bandwidth_is_the_envelope_of_the_neighbouring_mixes() -> None:
     assert between.value == 50e9  # between copy (0.5, 40 GB/s) and triad (2/3, 50 GB/s): the better
 
 
+def test_types_that_share_an_engine_follow_each_other() -> None:
+    # 2 GFLOP in f32 at 200 GFLOP/s = 10 ms, then 4 GFLOP in bf16 at 400 GFLOP/s = 10 ms on the same units: 20 ms.
+    bf16 = Ceiling(
+        resource=Resource(area=Area.COMPUTE, dtype="bf16", accumulate="f32", engine="matrix"),
+        value=400e9, unit="FLOP/s", kind=Kind.MEASURED,
+    )  # fmt: skip
+    least = least_time(Demand(flop={("f32", "f32"): 2e9, ("bf16", "f32"): 4e9}), machine(bf16))
+    assert least.time_s == pytest.approx(20e-3)
+
+
+def test_without_an_accumulator_the_usual_one_is_meant() -> None:
+    # RTX 4090: f16 accumulating in f16 330.3 TFLOP/s, in f32 165.2.
+    def f16(accumulate: str, value: float) -> Ceiling:
+        resource = Resource(area=Area.COMPUTE, dtype="f16", accumulate=accumulate, engine="matrix")
+        return Ceiling(resource=resource, value=value, unit="FLOP/s", kind=Kind.DECLARED)
+
+    card = Ceilings(ceilings=(f16("f16", 330.3e12), f16("f32", 165.2e12)))
+    usual, narrow = card.peak("f16"), card.peak("f16", accumulate="f16")
+    assert isinstance(usual, Ceiling)
+    assert isinstance(narrow, Ceiling)
+    assert (usual.value, narrow.value) == (165.2e12, 330.3e12)
+
+
 rates = st.floats(min_value=1e6, max_value=1e15)
 amounts = st.floats(min_value=0.0, max_value=1e18)
 

@@ -179,11 +179,29 @@ def least_time(
             launches = float(demand.launches)
             fixed = Term(area=Area.LATENCY, ceiling=cost, amount=launches, time_s=launches * cost.value)
     terms.sort(key=lambda t: -t.time_s)
+    parts = _by_unit(terms)
+    if parts:
+        # The resource that decides comes first, whatever its largest single term is.
+        terms.sort(key=lambda t: (-parts[_unit(t)], -t.time_s))
     if not terms and fixed is None:
         reason = missing[0] if missing else Unknown("the demand consumes nothing that has a ceiling", ("a known cost",))
         return LeastTime(time_s=reason, unknown=tuple(missing), level=level)
-    time_s = least_time_s([t.time_s for t in terms], fixed_s=fixed.time_s if fixed else 0.0, overlap=overlap)
+    time_s = least_time_s(list(parts.values()), fixed_s=fixed.time_s if fixed else 0.0, overlap=overlap)
     return LeastTime(time_s=float(time_s), terms=tuple(terms), fixed=fixed, unknown=tuple(missing), level=level)
+
+
+def _unit(term: Term) -> tuple[str, str | None, str | None]:
+    """Return what a term keeps busy: an engine, a memory level or a link."""
+    resource = term.ceiling.resource
+    return term.area.value, resource.engine or resource.level, resource.link
+
+
+def _by_unit(terms: Sequence[Term]) -> dict[tuple[str, str | None, str | None], float]:
+    """Return the time of each unit [s]: element types that share an engine follow each other on it."""
+    total: dict[tuple[str, str | None, str | None], float] = {}
+    for term in terms:
+        total[_unit(term)] = total.get(_unit(term), 0.0) + term.time_s
+    return total
 
 
 def _memory_terms(demand: Demand, ceilings: Ceilings, scope: str, add: object) -> str | None:

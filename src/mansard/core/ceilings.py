@@ -34,6 +34,7 @@ class Kind(StrEnum):
         return {"measured": Grade.MEASURED, "derived": Grade.MODELLED, "declared": Grade.DECLARED}[self.value]
 
 
+_USUAL_ACCUMULATE = {"f": "f32", "b": "f32", "t": "f32", "i": "i32", "u": "i32"}
 SCOPES = ("core", "die", "device", "node", "cluster")
 _PREFERENCE = (Kind.MEASURED, Kind.DERIVED, Kind.DECLARED)
 
@@ -191,11 +192,16 @@ class Ceilings:
     ) -> Ceiling | Unknown:
         """Return the compute ceiling of `(dtype, accumulate, engine)` [FLOP/s, dense].
 
-        The best measured call counts; where nothing was measured, the derived, then the declared figure.
+        The best measured call counts; where nothing was measured, the derived, then the declared figure. Without
+        `accumulate` the usual one is meant (f32 for narrower floats, i32 for integers), where the machine has it: on
+        some cards the rate with a narrower accumulator is twice as high and no model runs at it.
         """
         hits = self.find(scope=scope, area=Area.COMPUTE, dtype=dtype, engine=engine)
         if accumulate is not None:
             hits = [c for c in hits if c.resource.accumulate in (accumulate, None)]
+        else:
+            usual = _USUAL_ACCUMULATE.get(dtype[0], dtype) if dtype != "f64" else "f64"
+            hits = [c for c in hits if c.resource.accumulate in (usual, None)] or hits
         if hits:
             return hits[0]
         wanted = f"{dtype} {engine}" + (f" accumulating in {accumulate}" if accumulate else "")

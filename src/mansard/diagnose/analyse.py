@@ -83,7 +83,7 @@ def diagnose_run(
         advice=advise(case),
         ceilings=ceilings.ceilings,
         receipt=_receipt(trace, ceilings, judged, drift),
-        findings=_findings(trace, step, judged, windows, drift),
+        findings=_findings(trace, step, judged, windows, drift, ceilings),
         attributed_ratio=_attributed(judged),
     )
 
@@ -278,9 +278,10 @@ def _findings(
     judged: Sequence[JudgedOperator],
     windows: Windows,
     drift: Mapping[str, Any] | None,
+    ceilings: Ceilings,
 ) -> tuple[Note, ...]:
     notes = [Note(code=f.code, text=f.text) for f in trace.findings]
-    if not windows.repeated:
+    if not windows.repeated and all(n.code != "no_steps" for n in notes):
         notes.append(Note(code="no_steps", text="no repeated step was found; the figures describe everything recorded"))
     if step.profiler_overhead_ratio is not None and step.profiler_overhead_ratio > LARGE_OVERHEAD:
         notes.append(
@@ -301,14 +302,21 @@ def _findings(
                 "bounds and its shares lower bounds",
             )
         )
+    under = max((float(x) for x in (ceilings.machine.get("foreign_load") or {}).values()), default=0.0)
+    measured_under_load = (
+        (f"ceilings measured while other programs used {format_ratio(under)} of the processors (measure again)",)
+        if under > FOREIGN_LOAD
+        else ()
+    )
     for row in judged:
         share = row.judgement.share_of_ceiling
         if isinstance(share, Implausible):
+            suspects = (*measured_under_load, *share.suspects)
             notes.append(
                 Note(
                     code="implausible_operator",
                     text=f"{row.operator.name} {row.operator.shapes} ran at {share.value:.2f} of its ceiling; "
-                    f"first suspects: {'; '.join(share.suspects[:3])}",
+                    f"first suspects: {'; '.join(suspects[:3])}",
                 )
             )
     unknown = [j for j in judged if isinstance(j.operator.demand, Unknown)]

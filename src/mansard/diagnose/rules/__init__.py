@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -40,6 +41,17 @@ class Case:
     memory: MemoryEvidence
     chosen: npt.NDArray[np.bool_]
     duration_s: npt.NDArray[np.float64]
+
+    def programs(self) -> list[str]:
+        """Return the compiled program that each kind of operation is part of; empty text outside of jax.
+
+        A program of one or two kinds of operation is an eager call, not a program that someone compiled.
+        """
+        if self.trace.framework != "jax":
+            return [""] * len(self.trace.operators)
+        names = [o.source.split(" ")[0] for o in self.trace.operators]
+        sizes = Counter(names)
+        return [name if sizes[name] > 2 else "" for name in names]
 
     def of_bound(self, bound: Bound) -> list[JudgedOperator]:
         """Return the kinds of operation with this verdict."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mansard.core import Bound
 from mansard.core.units import format_ratio, format_s
+from mansard.diagnose.judge_operators import JudgedOperator
 from mansard.diagnose.records import Advice
 from mansard.diagnose.rules import Case
 
@@ -11,6 +14,16 @@ _HOW = {
     "torch": "Start fewer operations: torch.compile the step, batch small tensors together, use the fused or foreach optimizer.",
     "jax": "Start fewer computations: put the whole loop body under one jax.jit, and inner loops into lax.scan or lax.fori_loop.",
 }
+_INSIDE = (
+    "Give the compiled program larger operations: a larger batch, or more work in each pass of its loop (unroll=)."
+)
+
+
+def _inside_programs(case: Case, rows: Sequence[JudgedOperator]) -> bool:
+    """Return whether most of these operations are small pieces of large compiled programs."""
+    programs = case.programs()
+    inside = sum(r.total_s for r in rows if programs[r.index])
+    return inside > 0.5 * sum(r.total_s for r in rows)
 
 
 def dispatch(case: Case) -> Advice | None:
@@ -24,7 +37,9 @@ def dispatch(case: Case) -> Advice | None:
     return Advice(
         rule="dispatch",
         gain_s=max(0.0, latency - work),
-        text=_HOW.get(case.trace.framework, "Start fewer, larger operations."),
+        text=_INSIDE
+        if _inside_programs(case, rows)
+        else _HOW.get(case.trace.framework, "Start fewer, larger operations."),
         evidence=f"{calls:.0f} operations a step are so small that calling them is their cost: {format_s(latency)}, "
         f"{format_ratio(latency / case.account.step_s)} of the step",
     )

@@ -13,7 +13,7 @@ from mansard.diagnose.rules import Case
 _FUSABLE = ("elementwise", "copy", "random", "reduction", "softmax", "norm")
 _HOW = {
     "torch": "Fuse the chains of element-wise operations: torch.compile, or one fused kernel.",
-    "jax": "Put the chain under one jax.jit so that XLA fuses it.",
+    "jax": "Put the chain under one jax.jit so that XLA fuses it; it runs as programs of its own now.",
 }
 
 
@@ -26,6 +26,7 @@ def fusion(case: Case) -> Advice | None:
     memory_bound = {j.index for j in case.of_bound(Bound.MEMORY) if j.operator.category in _FUSABLE}
     if not memory_bound:
         return None
+    programs = case.programs()
     order = np.flatnonzero(case.chosen)
     order = order[np.lexsort((case.trace.start_ns[order], case.trace.lane[order]))]
     saved_s = saved_bytes = 0.0
@@ -37,6 +38,8 @@ def fusion(case: Case) -> Advice | None:
             continue
         before = int(case.trace.op[previous]) if previous >= 0 else -1
         chained = kind in memory_bound and before in memory_bound
+        # What XLA left apart inside one program, no other jit will fuse.
+        chained = chained and not (programs[kind] and programs[kind] == programs[before])
         if chained:
             write, read = case.trace.operators[before].demand, case.trace.operators[kind].demand
             assert isinstance(write, Demand)  # a memory bound has a demand

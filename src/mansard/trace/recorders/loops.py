@@ -23,7 +23,7 @@ from mansard.trace.recorders.progress import Progress, progress_of
 _SAMPLE_S = 0.004
 _PERSIST_S = 0.2  # a frame on the stack this long may hold the step loop
 _MIN_ROUNDS = 5
-_PATIENCE_S = 2.0  # an inner loop waits this long for an outer one to show its rounds
+_PATIENCE_S = 0.8  # an inner loop waits this long for an outer one to show its rounds
 _MAX_TIMES = 20_000
 _BUDGET_S = 0.5  # what tracing may cost before it rests, while no loop is known
 _MAX_OVERHEAD = 0.01  # share of the time that tracing may take, by estimate, to stay on
