@@ -2,6 +2,7 @@
 
     python benchmarks/estimate_speed/run.py
 
+On two Zen 4 cores of a shared machine: 0.5 s of CPU for the million, 190 ms for one estimate.
 Targets: 1e6 points in under 10 s on two cores, one estimate in under 300 ms of process time.
 """
 
