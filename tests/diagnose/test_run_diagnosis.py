@@ -145,6 +145,17 @@ def test_page_faults_make_a_slow_fresh_result_a_memory_verdict() -> None:
     assert advice.gain_s == pytest.approx(0.020 - 0.00384 - 1e-6, rel=1e-3)
 
 
+def test_operations_that_ran_at_once_are_not_implausible_for_the_split() -> None:
+    # Two products on two lanes over the same 20 ms are charged 10 ms each, below the 10.737 ms of the ceiling: the split
+    # cannot be that exact. Alone in 10 ms, a product would be implausible.
+    trace = run_of([Ran(GEMM, 20.0), Ran(GEMM, 20.0)])
+    start = trace.start_ns.copy()
+    start[1::2] = start[::2]
+    both = replace(trace, start_ns=start, end_ns=start + 20_000_000, lane=np.arange(start.size, dtype=np.int32) % 2)
+    assert diagnose(both).operators[0].bound is Bound.COMPUTE
+    assert isinstance(diagnose(run_of([Ran(GEMM, 10.0)])).operators[0].share_of_ceiling, Implausible)
+
+
 def test_giving_memory_back_is_memory_time_not_python() -> None:
     # 64 MB of new pages a step, 0.1 ns/B to unmap: 6.4 ms of the 10 ms pause; the rest is Python (less 1 us of dispatch).
     fresh = replace(ADD, fresh_bytes=64e6)

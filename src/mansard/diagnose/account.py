@@ -51,12 +51,14 @@ class Account:
         by_kind: compute, memory, network, host, latency, unattributed [s].
         host: Host time by cause: input, sync, compile, python [s].
         parts: Time by part [s].
+        unrecorded_s: What a step took longer with the profiler off than any record of it; part of unattributed [s].
     """
 
     step_s: float
     by_kind: Mapping[str, float]
     host: Mapping[str, float]
     parts: Mapping[Part, float]
+    unrecorded_s: float = 0.0
 
     @property
     def shares(self) -> dict[str, float]:
@@ -139,10 +141,22 @@ def account(
     dispatch, python = _between(trace, pieces, per_step)
     unmapping = min(python, _unmapping_s(trace, memory))
     work["memory"] += unmapping
-    by_kind, host, step_s = _fit_to_step(trace, windows, work, waits, dispatch, python - unmapping, unprofiled_s)
+    # The profiler only adds time. What a step took longer without it was recorded nowhere (another program had the
+    # processors, say): to call it dispatch or Python would be to make it up.
+    unrecorded = max(0.0, unprofiled_s - windows.mean_s) if unprofiled_s is not None else 0.0
+    target = unprofiled_s - unrecorded if unprofiled_s is not None else None
+    by_kind, host, step_s = _fit_to_step(trace, windows, work, waits, dispatch, python - unmapping, target)
+    by_kind["unattributed"] += unrecorded
+    step_s += unrecorded
     parts = _parts(trace, windows)
     scale = step_s / (sum(parts.values()) or 1.0)
-    return Account(step_s=step_s, by_kind=by_kind, host=host, parts={p: t * scale for p, t in parts.items()})
+    return Account(
+        step_s=step_s,
+        by_kind=by_kind,
+        host=host,
+        parts={p: t * scale for p, t in parts.items()},
+        unrecorded_s=unrecorded,
+    )
 
 
 def _unmapping_s(trace: RunTrace, memory: MemoryEvidence) -> float:

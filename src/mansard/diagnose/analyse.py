@@ -58,7 +58,7 @@ def diagnose_run(
     charged = charged_s(trace.start_ns, trace.end_ns)
     duration = _within_step(windows, chosen, corrected_durations_s(charged, overhead), unprofiled)
     memory = memory_evidence(trace, chosen, windows.count)
-    judged = judge_operators(trace, ceilings, chosen, duration, memory)
+    judged = judge_operators(trace, ceilings, chosen, charged, duration, memory)
     where = account(trace, windows, judged, charged, duration, unprofiled, memory)
     if unprofiled is None and step.count:
         step = _with_median(step, where.step_s)

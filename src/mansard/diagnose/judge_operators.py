@@ -94,13 +94,28 @@ def judge_operators(
     trace: RunTrace,
     ceilings: Ceilings,
     chosen: npt.NDArray[np.bool_],
+    charged: npt.NDArray[np.float64],
     duration_s: npt.NDArray[np.float64],
     memory: MemoryEvidence,
 ) -> list[JudgedOperator]:
-    """Return the verdict on every kind of operation that ran among `chosen`, in the order of `trace.operators`."""
+    """Return the verdict on every kind of operation that ran among `chosen`, in the order of `trace.operators`.
+
+    Args:
+        trace: The run.
+        ceilings: The machine.
+        chosen: Operations of the steady steps.
+        charged: Time charged to each operation as recorded [s]. Where operations ran at once it is an equal split, which
+            is exact for none of them: what was split widens the uncertainty of the share.
+        duration_s: The same without the profiler's part [s].
+        memory: Evidence on new memory.
+    """
     op, time_s = trace.op[chosen], duration_s[chosen]
     order = np.argsort(op, kind="stable")
     op, time_s = op[order], time_s[order]
+    count = len(trace.operators)
+    whole = np.bincount(op, (trace.end_ns - trace.start_ns)[chosen][order] * 1e-9, minlength=count)
+    mine_alone = np.bincount(op, charged[chosen][order], minlength=count)
+    split = 1.0 - np.divide(mine_alone, whole, out=np.ones(count), where=whole > 0)
     starts = np.searchsorted(op, np.arange(len(trace.operators)), side="left")
     ends = np.searchsorted(op, np.arange(len(trace.operators)), side="right")
     judged = []
@@ -109,7 +124,7 @@ def judge_operators(
         if mine.size == 0:
             continue
         call_s = max(float(np.median(mine)), 1e-9)
-        least, judgement = judge_one(operator, call_s, trace, ceilings, memory)
+        least, judgement = judge_one(operator, call_s, trace, ceilings, memory, uncertainty_ratio=float(split[index]))
         judged.append(
             JudgedOperator(
                 index=index,
@@ -125,7 +140,13 @@ def judge_operators(
 
 
 def judge_one(
-    operator: Operator, call_s: float, trace: RunTrace, ceilings: Ceilings, memory: MemoryEvidence
+    operator: Operator,
+    call_s: float,
+    trace: RunTrace,
+    ceilings: Ceilings,
+    memory: MemoryEvidence,
+    *,
+    uncertainty_ratio: float = 0.0,
 ) -> tuple[LeastTime, Judgement]:
     """Return the least time of one call of `operator` and the verdict on its median time `call_s` [s]."""
     demand = operator.demand
@@ -133,7 +154,7 @@ def judge_one(
         unknown = LeastTime(time_s=demand)
         return unknown, judge(unknown, call_s)
     least = least_time(demand, ceilings, scope=operator.scope)
-    judgement = judge(least, call_s)
+    judgement = judge(least, call_s, uncertainty_ratio=uncertainty_ratio)
     if judgement.bound is not Bound.UNDETERMINED:
         return least, judgement
     if isinstance(judgement.share_of_ceiling, Implausible):
@@ -141,7 +162,7 @@ def judge_one(
     return (
         _dispatch_dominated(least, judgement, call_s, trace, ceilings)
         or _at_farther_level(operator, demand, call_s, ceilings, judgement)
-        or _page_faults(operator, least, call_s, memory)
+        or _page_faults(fresh_bytes(operator, trace), least, call_s, memory)
         or (least, judgement)
     )
 
@@ -223,13 +244,23 @@ def _within_nearer_level(
     return None
 
 
+def fresh_bytes(operator: Operator, trace: RunTrace) -> float:
+    """Return the bytes of one call's results that may lie in newly allocated memory [B].
+
+    A compiled jax program allocates its temporary results anew in each run and does not say which, so all it writes counts.
+    """
+    if trace.framework == "jax" and isinstance(operator.demand, Demand):
+        return max(operator.fresh_bytes, float(operator.demand.write_bytes))
+    return operator.fresh_bytes
+
+
 def _page_faults(
-    operator: Operator, least: LeastTime, call_s: float, memory: MemoryEvidence
+    fresh: float, least: LeastTime, call_s: float, memory: MemoryEvidence
 ) -> tuple[LeastTime, Judgement] | None:
     limiting = least.limiting
     if limiting is None or limiting.area is not Area.MEMORY:
         return None
-    if operator.fresh_bytes <= 0 or not memory.fresh_is_faulted:
+    if fresh <= 0 or not memory.fresh_is_faulted:
         return None
     return least, judge(least, call_s, evidence="its result goes into new memory, which the kernel maps by page faults")
 
@@ -237,7 +268,7 @@ def _page_faults(
 def memory_evidence(trace: RunTrace, chosen: npt.NDArray[np.bool_], steps: int) -> MemoryEvidence:
     """Return what the page faults and the allocations of the steady steps say."""
     calls = np.bincount(trace.op[chosen], minlength=len(trace.operators))
-    fresh = float(sum(o.fresh_bytes * int(n) for o, n in zip(trace.operators, calls, strict=True)))
+    fresh = float(sum(fresh_bytes(o, trace) * int(n) for o, n in zip(trace.operators, calls, strict=True)))
     faults = trace.minor_faults_per_step
     return MemoryEvidence(
         faulted_bytes_per_step=None if faults is None else faults * trace.page_bytes,

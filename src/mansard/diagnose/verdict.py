@@ -28,6 +28,9 @@ def main_verdict(case: Case) -> Verdict:
     top = max(shares, key=lambda kind: shares[kind])
     bound = Bound.UNDETERMINED if top == "unattributed" else Bound(top)
     rows = sorted(case.of_bound(bound), key=lambda j: -j.total_s)
+    account = case.account
+    if bound is Bound.UNDETERMINED and account.unrecorded_s > 0.5 * account.by_kind["unattributed"]:
+        return _unrecorded(case, shares[top])
     if bound in (Bound.HOST, Bound.LATENCY):
         verdict = _between_operations(case, bound, rows, shares[top])
     else:
@@ -42,6 +45,19 @@ def _counter(case: Case, bound: Bound) -> tuple[str, ...]:
     close = [f"{k} has {format_ratio(s)}, close to it" for s, k in others if mine - s < CLOSE]
     rest = [f"{k} has {format_ratio(s)}" for s, k in others if mine - s >= CLOSE]
     return (*close, *rest)
+
+
+def _unrecorded(case: Case, share_of_step: float) -> Verdict:
+    """Return the verdict where steps took much longer with the profiler off than while they were recorded."""
+    recorded_s = case.account.step_s - case.account.unrecorded_s
+    unknown = Unknown("the steps that were recorded were not like the ones timed", ("a run on an idle machine",))
+    return Verdict(
+        bound=Bound.UNDETERMINED, limiting_ceiling="", level=None, link=None, share_of_ceiling=unknown,
+        headroom_s=unknown, time_share=share_of_step, grade=Grade.ASSUMED,
+        counter_evidence=_counter(case, Bound.UNDETERMINED),
+        sentence=f"Undetermined: steps timed with the profiler off took {format_s(case.account.step_s)}, recorded ones "
+        f"{format_s(recorded_s)}; what made the difference is not in the record. Run it again on an idle machine.",
+    )  # fmt: skip
 
 
 def _in_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator], share_of_step: float) -> Verdict:
