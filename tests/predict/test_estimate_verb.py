@@ -198,3 +198,12 @@ def test_sequences_that_fit(mansard):
     # (budget - 16.06 GB of weights) / (8192 * 131,072 B)
     free = memory["budget_bytes"] - memory["weight_bytes"] - memory["activation_bytes"]
     assert memory["sequences_that_fit"] == int(free / (8192 * 131_072))
+
+
+def test_a_model_whose_blocks_are_not_fully_described_is_undecided(shared, mansard):
+    config = shared / "data" / "configs" / "deepseek-ai--DeepSeek-V4-Pro_config.json"
+    code, out, err = mansard(config, "--on", "b200", "--context", 1024, "--weights", "fp8")
+    assert code == 3
+    assert out == ""
+    assert "Traceback" not in err
+    assert "hint" in err

@@ -96,14 +96,15 @@ def _kernel_time(kernel: Kernel, rates: _Rates, index: npt.NDArray[np.intp] | No
     local = kernel.local_bytes
     spilt = local > _at(rates.on_chip, index)
     size = demand.bytes + np.where(spilt, local, 0.0)
-    compute: list[Number] = []
+    # Types that share an engine follow each other on it, as in `core.least_time`.
+    engines: dict[str, list[Number]] = {"matrix": [], "vector": [], "special": []}
     for (dtype, accumulate), flop in demand.flop.items():
-        compute.append(flop / _at(rates.peaks[(dtype, accumulate, "matrix")], index))
+        engines["matrix"].append(flop / _at(rates.peaks[(dtype, accumulate, "matrix")], index))
     for dtype, flop in demand.vector_flop.items():
-        compute.append(flop / _at(rates.peaks[(dtype, "", "vector")], index))
+        engines["vector"].append(flop / _at(rates.peaks[(dtype, "", "vector")], index))
     for dtype, count in demand.transcendental.items():
-        compute.append(count / _at(rates.peaks[(dtype, "", "special")], index))
-    slowest = least_time_s(compute)
+        engines["special"].append(count / _at(rates.peaks[(dtype, "", "special")], index))
+    slowest = least_time_s([least_time_s(parts, overlap="none") for parts in engines.values() if parts])
     return least_time_s([slowest, size / _at(rates.bandwidth, index)]), slowest, size
 
 

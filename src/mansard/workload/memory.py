@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 
 from mansard.core.dtypes import dtype_bytes
-from mansard.core.errors import UsageError
+from mansard.core.errors import UndecidedError, UsageError
 from mansard.core.unknown import Unknown
 from mansard.workload.batch import Batch
 from mansard.workload.cache import cache_layout
@@ -121,7 +121,11 @@ def memory_of(
     whole = float(resident_weight_bytes(_undivided(setting), mtp=mtp))
     if recipe is None:
         layout = cache_layout(setting.model, dtype=setting.types.cache, state_dtype=setting.types.state, tp=plan.tp)
-        assert not isinstance(layout, Unknown), "the type of the cache is given"
+        if isinstance(layout, Unknown):
+            raise UndecidedError(
+                f"{setting.model.name}: the cache is not known: {layout.reason}",
+                hint="needs " + "; ".join(layout.needs),
+            )
         # Pipeline ranks hold the cache of their layers, context ranks a part of every sequence.
         shards = plan.pp * plan.cp
         source = float(setting.tower_tokens.get("encoder", 0.0))
