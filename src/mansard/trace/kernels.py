@@ -1,0 +1,198 @@
+"""Kernels grouped by name, with their category, what launched them, and what graphs hide."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from mansard.trace.categories import COLLECTIVE, UNCLASSIFIED, Collective, Rules, shipped_rules, short_name
+from mansard.trace.launches import Launches, join_launches
+from mansard.trace.regions import attribute, base_name, innermost
+from mansard.trace.run import Finding
+from mansard.trace.timeline import NONE, Events, Kind, Timeline
+
+_GRAPH_LAUNCH = re.compile(r"(cuda|cu|hip)GraphLaunch", re.IGNORECASE)
+FEW_KERNELS_PER_GRAPH = 2  # fewer than this per launch: a graph of one kernel is not worth making
+RECORD_GRAPHS = "nsys profile --cuda-graph-trace=node"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelRow:
+    """All kernels of one name.
+
+    Args:
+        name: Its full name.
+        short: The name without template arguments and parameters.
+        category: From the rule file; `unclassified` where no rule knows it.
+        calls: How many ran.
+        total_ns: Summed time [ns]; a sum, not time that passed.
+        median_ns, min_ns, max_ns: Of one kernel [ns].
+        per_device: Calls and summed time [ns] by device index.
+        launched: How many were joined to the call that launched them.
+        operators: Innermost ranges or operations they were launched from, with calls, the most frequent first.
+        collective: What its name tells, for communication.
+    """
+
+    name: str
+    short: str
+    category: str
+    calls: int
+    total_ns: int
+    median_ns: float
+    min_ns: int
+    max_ns: int
+    per_device: Mapping[int, tuple[int, int]]
+    launched: int
+    operators: Mapping[str, int] = field(default_factory=dict)
+    collective: Collective | None = None
+
+
+def kernel_table(
+    timeline: Timeline, *, rules: Rules | None = None, launches: Launches | None = None, operators: bool = True
+) -> list[KernelRow]:
+    """Return one row per kernel name, the longest summed time first, then by name.
+
+    Args:
+        timeline: The profile, or a window of it.
+        rules: Rules of categories; None takes the shipped ones.
+        launches: Joined launches, where they are at hand.
+        operators: Whether to link kernels to the ranges and operations they were launched from.
+    """
+    table = timeline.of(Kind.KERNEL)
+    if not len(table):
+        return []
+    rules = rules or shipped_rules()
+    launches = launches or join_launches(timeline)
+    length = table.end_ns - table.start_ns
+    size = len(timeline.names)
+    counts = np.bincount(table.name, minlength=size)
+    # Exact: the sums stay below 2^53 for a year of kernels.
+    totals = np.bincount(table.name, weights=length, minlength=size).astype(np.int64)
+    order = np.argsort(table.name, kind="stable")
+    edges = np.concatenate([[0], np.cumsum(counts)])
+    linked = launches.call[: len(table)] >= 0  # kernels come first in `launches.work`
+    linked_counts = np.bincount(table.name[linked], minlength=size)
+    devices = _per_device(table, length, size)
+    origin = _origins(timeline, launches, len(table)) if operators else {}
+    rows = []
+    for index in np.flatnonzero(counts).tolist():
+        name = timeline.names[index]
+        members = length[order[edges[index] : edges[index + 1]]]
+        category = rules.category(name)
+        rows.append(
+            KernelRow(
+                name=name, short=short_name(name), category=category, calls=int(counts[index]), total_ns=int(totals[index]),
+                median_ns=float(np.median(members)), min_ns=int(members.min()), max_ns=int(members.max()),
+                per_device={d: (int(c[index]), int(t[index])) for d, (c, t) in devices.items() if c[index]},
+                launched=int(linked_counts[index]), operators=origin.get(index, {}),
+                collective=rules.collective(name) if category == COLLECTIVE else None,
+            )
+        )  # fmt: skip
+    return sorted(rows, key=lambda r: (-r.total_ns, r.name))
+
+
+def _per_device(
+    table: Events, length: npt.NDArray[np.int64], size: int
+) -> dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    found = {}
+    present = [int(table.device[0])] if table.device.strides == (0,) else [int(d) for d in np.unique(table.device)]
+    for device in present:
+        mask = table.device == device if len(present) > 1 else slice(None)
+        counts = np.bincount(table.name[mask], minlength=size)
+        totals = np.bincount(table.name[mask], weights=length[mask], minlength=size).astype(np.int64)
+        found[device] = (counts, totals)
+    return found
+
+
+def _origins(timeline: Timeline, launches: Launches, kernels: int) -> dict[int, dict[str, int]]:
+    """Return for each kernel name how often each innermost range or operation launched it."""
+    kinds = tuple(k for k in (Kind.ANNOTATION, Kind.CPU_OP) if k in timeline.tables)
+    if not kinds or not launches.launched.any():
+        return {}
+    ranges = attribute(timeline, kinds=kinds, launches=launches)
+    inner = innermost(ranges)
+    rows, first = launches.by_call
+    of_work = np.repeat(inner, np.diff(first))
+    chosen = (rows < kernels) & (of_work != NONE)
+    kernel_name = launches.work.name[rows[chosen]].astype(np.int64)
+    range_name = ranges.table.name[of_work[chosen]].astype(np.int64)
+    joint = kernel_name * len(timeline.names) + range_name
+    pairs, counts = np.unique(joint, return_counts=True)
+    found: dict[int, dict[str, int]] = {}
+    for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True):
+        kernel, owner = divmod(pair, len(timeline.names))
+        word = base_name(timeline.names[owner])
+        row = found.setdefault(kernel, {})
+        row[word] = row.get(word, 0) + count
+    return {k: dict(sorted(v.items(), key=lambda item: (-item[1], item[0]))) for k, v in found.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graphs:
+    """Graph launches of a profile, and how much of what they ran was recorded.
+
+    Args:
+        launches: Calls that launched a graph.
+        kernels: Kernels that share the correlation of one of them.
+        opaque: Whole graphs recorded as one row: their time is known, their kernels are not.
+        opaque_ns: Summed time of those [ns].
+    """
+
+    launches: int
+    kernels: int
+    opaque: int
+    opaque_ns: int
+
+    @property
+    def kernels_missing(self) -> bool:
+        """Whether graphs were launched of which neither kernels nor whole rows were recorded in a plausible number."""
+        if not self.launches or self.opaque >= self.launches:
+            return False
+        return self.kernels < FEW_KERNELS_PER_GRAPH * (self.launches - self.opaque)
+
+
+def graphs(timeline: Timeline, launches: Launches) -> Graphs:
+    """Return what a profile says about CUDA or HIP graphs.
+
+    A launch counts once, however many kernels share its correlation id.
+    """
+    calls = launches.calls
+    codes = [i for i, name in enumerate(timeline.names) if _GRAPH_LAUNCH.search(name)]
+    launching = np.isin(calls.name, codes) if codes and len(calls) else np.zeros(len(calls), dtype=np.bool_)
+    kernel_calls = launches.call[launches.kind == int(Kind.KERNEL)]
+    inside = int(launching[kernel_calls[kernel_calls >= 0]].sum()) if launching.any() else 0
+    table = timeline.of(Kind.GRAPH)
+    opaque_ns = int((table.end_ns - table.start_ns).sum())
+    return Graphs(launches=int(launching.sum()), kernels=inside, opaque=len(table), opaque_ns=opaque_ns)
+
+
+def graph_findings(timeline: Timeline, found: Graphs) -> list[Finding]:
+    """Return what a reader must know about graphs."""
+    findings = []
+    if found.opaque:
+        text = (
+            f"{found.opaque} graph launches were recorded as whole graphs ({found.opaque_ns / 1e6:.3f} ms in all): their time "
+            f"is known, their kernels are not. Record again with {RECORD_GRAPHS}"
+        )
+        findings.append(Finding(code="opaque_graphs", text=text))
+    if found.kernels_missing:
+        per = found.kernels / found.launches
+        text = (
+            f"unreliable: {found.launches} graph launches but only {found.kernels} kernels recorded inside them ({per:.2g} per launch), "
+            f"so kernels are missing and idle time is not idle. Record again with {RECORD_GRAPHS}"
+        )
+        findings.append(Finding(code="graph_kernels_missing", text=text))
+    if found.kernels and not found.kernels_missing:
+        text = f"{found.kernels} kernels ran in {found.launches} graph launches; each launch is counted once, its kernels one by one"
+        findings.append(Finding(code="graph_replay", text=text))
+    return findings
+
+
+def unclassified_share(rows: list[KernelRow]) -> float:
+    """Return the share of summed kernel time whose names no rule knows."""
+    total = sum(r.total_ns for r in rows)
+    return sum(r.total_ns for r in rows if r.category == UNCLASSIFIED) / total if total else 0.0

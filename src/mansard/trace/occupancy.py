@@ -1,0 +1,348 @@
+"""Busy and idle time of each device, by one set of definitions.
+
+`busy` is the union of kernels, `gpu_busy` that of kernels, copies and fills; they are two different numbers. Idle time is
+split into causes that add up to it exactly. Devices are never merged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from mansard.core.intervals import EMPTY, IntervalSet, merge, overlap_ns, union
+from mansard.core.unknown import Unknown
+from mansard.trace.categories import COLLECTIVE, UNCLASSIFIED, Rules, shipped_rules
+from mansard.trace.launches import Launches, join_launches
+from mansard.trace.timeline import NONE, Device, Events, Kind, Timeline
+
+Int64Array = npt.NDArray[np.int64]
+
+# Idle causes, in order of precedence.
+COPY_ONLY = "copy_only"
+HOST_SYNC = "host_sync"
+INPUT_WAIT = "input_wait"
+LAUNCH_GAP = "launch_gap"
+UNEXPLAINED = "unexplained"
+CAUSES = (COPY_ONLY, HOST_SYNC, INPUT_WAIT, LAUNCH_GAP, UNEXPLAINED)
+
+#: Kinds of device time, in the order in which an instant with several of them is shown.
+KINDS = ("compute", "communication", "unclassified", "copy", "memset", "graph")
+
+QUEUED_GAP_NS = 10_000  # between two kernels that were both queued: what starting one costs the device
+_SYNC_CALL = re.compile(
+    r"(Stream|Device|Event|Ctx|Context|Thread)Synchronize|cuMemcpy(DtoH|HtoD)_v\d|EventWait|hsa_signal_wait", re.I
+)
+_INPUT_RANGE = re.compile(
+    r"dataloader|data_?load|__next__|next_batch|get_batch|fetch_batch|input_pipeline|\bdata\b(?=.*(wait|next|time))",
+    re.I,
+)
+_STREAM_WAIT = 2  # CUPTI's number of a wait on the device, in which no host thread waits
+
+
+@dataclass(frozen=True)
+class DeviceTime:
+    """What one device did.
+
+    Args:
+        device: Index in `Timeline.devices`.
+        facts: The device.
+        kernel_count: Kernels, those of zero length too.
+        kernel_sum_ns: Summed time [ns]; may exceed the union, since kernels overlap.
+        kernels: Merged kernels (and whole graphs, whose kernels are not known).
+        work: Merged kernels, graphs, copies and fills.
+        kinds: Merged time by kind, see `KINDS`.
+        idle_ns: Idle time of the kernel definition by cause [ns]; the causes add up to span minus busy.
+        late_ns: Part of the launch gaps in which the host had not yet called for the next work [ns].
+        gaps: Idle intervals between kernels.
+        streams: Streams with kernels.
+    """
+
+    device: int
+    facts: Device
+    kernel_count: int
+    kernel_sum_ns: int
+    kernels: IntervalSet
+    work: IntervalSet
+    kinds: Mapping[str, IntervalSet]
+    idle_ns: Mapping[str, int]
+    late_ns: int
+    streams: int
+
+    @property
+    def busy_ns(self) -> int:
+        """Time in which a kernel runs [ns]."""
+        return self.kernels.length_ns
+
+    @property
+    def span_ns(self) -> int:
+        """From the first kernel's start to the last kernel's end [ns]."""
+        return self.kernels.span_ns
+
+    @property
+    def gpu_busy_ns(self) -> int:
+        """Time in which a kernel, a copy or a fill runs [ns]."""
+        return self.work.length_ns
+
+    @property
+    def gpu_span_ns(self) -> int:
+        """From the first to the last piece of any work [ns]."""
+        return self.work.span_ns
+
+    @property
+    def gaps(self) -> IntervalSet:
+        """Idle intervals strictly between kernels."""
+        return self.kernels.gaps()
+
+    @cached_property
+    def not_communication(self) -> IntervalSet:
+        """Every kernel that is no collective, whether or not its name is known."""
+        return union([self.kinds[k] for k in ("compute", "unclassified", "graph")])
+
+    @property
+    def overlap_ns(self) -> int:
+        """Time in which a collective and another kernel run at once [ns]."""
+        return overlap_ns(self.kinds["communication"], self.not_communication)
+
+    @property
+    def exposed_ns(self) -> int:
+        """Time in which a collective runs and no other kernel does [ns]."""
+        return self.kinds["communication"].length_ns - self.overlap_ns
+
+    def buckets(self) -> dict[str, int]:
+        """Return disjoint parts of the whole span [ns]: compute only, both, communication only, copies only, idle."""
+        compute, comm = self.not_communication, self.kinds["communication"]
+        both = overlap_ns(compute, comm)
+        return {
+            "compute_only": compute.length_ns - both,
+            "compute_and_communication": both,
+            "communication_only": comm.length_ns - both,
+            "copy_only": self.gpu_busy_ns - union([compute, comm]).length_ns,
+            "idle": self.gpu_span_ns - self.gpu_busy_ns,
+        }
+
+    def overlap_matrix(self) -> dict[str, dict[str, int]]:
+        """Return for each two kinds how long both run at once [ns]; on the diagonal the union of one."""
+        present = [k for k in KINDS if len(self.kinds[k])]
+        return {
+            a: {b: self.kinds[a].length_ns if a == b else overlap_ns(self.kinds[a], self.kinds[b]) for b in present}
+            for a in present
+        }
+
+
+@dataclass(frozen=True)
+class GapFigures:
+    """Gaps between kernels of one device, kernels only.
+
+    Args:
+        count: How many.
+        total_ns, median_ns, p95_ns, max_ns: Their lengths [ns]; p95 is the value at rank ceil(0.95 n).
+        over_10us, over_1ms: How many are longer.
+    """
+
+    count: int
+    total_ns: int
+    median_ns: float
+    p95_ns: int
+    max_ns: int
+    over_10us: int
+    over_1ms: int
+
+
+def gap_figures(device: DeviceTime) -> GapFigures | Unknown:
+    """Return the figures of the gaps between kernels, `Unknown` where there are fewer than two kernels apart."""
+    length = np.sort(device.gaps.end_ns - device.gaps.start_ns)
+    if not length.size:
+        return Unknown("there is no gap between kernels")
+    rank = -(-length.size * 95 // 100) - 1
+    return GapFigures(
+        count=int(length.size), total_ns=int(length.sum()), median_ns=float(np.median(length)), p95_ns=int(length[rank]),
+        max_ns=int(length[-1]), over_10us=int((length > 10_000).sum()), over_1ms=int((length > 1_000_000).sum()),
+    )  # fmt: skip
+
+
+def device_times(
+    timeline: Timeline,
+    *,
+    rules: Rules | None = None,
+    launches: Launches | None = None,
+    devices: Sequence[int] | None = None,
+) -> list[DeviceTime]:
+    """Return busy and idle time of each device that did any work.
+
+    Args:
+        timeline: The profile, or a window of it.
+        rules: Rules of kernel categories; None takes the shipped ones.
+        launches: Joined launches, where they are at hand.
+        devices: Indices; None takes every device that did work.
+    """
+    host = _Host(timeline, launches or join_launches(timeline))
+    kinds = _kind_codes(timeline, rules or shipped_rules())
+    chosen = timeline.used_devices if devices is None else devices
+    found = [_one(timeline, d, kinds, host) for d in chosen]
+    return sorted(found, key=lambda t: (t.facts.number, t.device))
+
+
+def _kind_codes(timeline: Timeline, rules: Rules) -> npt.NDArray[np.int8]:
+    """Return for each name of the table which of `KINDS` a kernel of that name is."""
+    kernels = timeline.of(Kind.KERNEL)
+    codes = np.full(len(timeline.names) + 1, KINDS.index("unclassified"), dtype=np.int8)
+    used = np.flatnonzero(np.bincount(kernels.name[kernels.name >= 0], minlength=1)).tolist() if len(kernels) else []
+    for index in used:
+        category = rules.category(timeline.names[int(index)])
+        word = "communication" if category == COLLECTIVE else "unclassified" if category == UNCLASSIFIED else "compute"
+        codes[index] = KINDS.index(word)
+    return codes
+
+
+def _of_device(table: Events, device: int) -> Events:
+    if not len(table):
+        return table
+    if table.device.strides == (0,):
+        return table if table.device[0] == device else table.take(np.zeros(0, dtype=np.int64))
+    return table.take(table.device == device)
+
+
+def _one(timeline: Timeline, device: int, codes: npt.NDArray[np.int8], host: _Host) -> DeviceTime:
+    tables = {k: _of_device(timeline.of(k), device) for k in (Kind.KERNEL, Kind.COPY, Kind.MEMSET, Kind.GRAPH)}
+    kernel = tables[Kind.KERNEL]
+    kinds = {
+        "copy": _merged(tables[Kind.COPY]),
+        "memset": _merged(tables[Kind.MEMSET]),
+        "graph": _merged(tables[Kind.GRAPH]),
+    }
+    code = codes[kernel.name] if len(kernel) else np.zeros(0, dtype=np.int8)
+    for word in ("compute", "communication", "unclassified"):
+        mask = code == KINDS.index(word)
+        kinds[word] = (
+            merge(kernel.start_ns, kernel.end_ns)
+            if mask.all() and mask.size
+            else merge(kernel.start_ns[mask], kernel.end_ns[mask])
+        )
+    kernels = union([kinds[k] for k in ("compute", "communication", "unclassified", "graph")])
+    work = union([kernels, kinds["copy"], kinds["memset"]])
+    idle, late = host.idle_causes(device, tables, kernels, work)
+    streams = int(np.unique(kernel.stream).size) if len(kernel) else 0
+    return DeviceTime(
+        device=device, facts=timeline.devices[device], kernel_count=len(kernel),
+        kernel_sum_ns=int((kernel.end_ns - kernel.start_ns).sum()), kernels=kernels, work=work, kinds=kinds,
+        idle_ns=idle, late_ns=late, streams=streams,
+    )  # fmt: skip
+
+
+def _merged(table: Events) -> IntervalSet:
+    return merge(table.start_ns, table.end_ns)
+
+
+class _Host:
+    """What the host did while a device was idle."""
+
+    def __init__(self, timeline: Timeline, launches: Launches) -> None:
+        self.timeline = timeline
+        self.launches = launches
+        self._offsets = {}
+        place = 0
+        for kind in (Kind.KERNEL, Kind.COPY, Kind.MEMSET, Kind.GRAPH):
+            self._offsets[kind] = place
+            place += len(timeline.of(kind))
+        self._waits: dict[tuple[int, ...], tuple[IntervalSet, IntervalSet]] = {}
+
+    def idle_causes(
+        self, device: int, tables: Mapping[Kind, Events], kernels: IntervalSet, work: IntervalSet
+    ) -> tuple[dict[str, int], int]:
+        """Return the idle time by cause, and how much of the launch gaps the host was late for [ns]."""
+        causes = dict.fromkeys(CAUSES, 0)
+        if not len(kernels):
+            return causes, 0
+        inside = work.clipped(int(kernels.start_ns[0]), int(kernels.end_ns[-1]))
+        causes[COPY_ONLY] = inside.length_ns - kernels.length_ns
+        gaps = inside.gaps()
+        if not len(gaps):
+            return causes, 0
+        sync, waits = self._of(tables)
+        length = gaps.end_ns - gaps.start_ns
+        in_sync = sync.covered_ns(gaps.start_ns, gaps.end_ns)
+        in_input = union([sync, waits]).covered_ns(gaps.start_ns, gaps.end_ns) - in_sync
+        rest = length - in_sync - in_input
+        called = self._next_call(device, gaps.end_ns)
+        late = called >= gaps.start_ns
+        launch = (called != NONE) & (late | (length <= QUEUED_GAP_NS))
+        causes[HOST_SYNC], causes[INPUT_WAIT] = int(in_sync.sum()), int(in_input.sum())
+        causes[LAUNCH_GAP], causes[UNEXPLAINED] = int(rest[launch].sum()), int(rest[~launch].sum())
+        return causes, int(rest[launch & late].sum())
+
+    def _next_call(self, device: int, start_ns: Int64Array) -> Int64Array:
+        """Return when the host called for the work that starts at each of these times on a device, -1 where not known."""
+        found = np.full(start_ns.size, NONE, dtype=np.int64)
+        if not len(self.launches.calls):
+            return found
+        for kind, offset in self._offsets.items():
+            table = self.timeline.of(kind)
+            if not len(table):
+                continue
+            rows = np.arange(len(table))
+            if table.device.strides != (0,):
+                rows = np.flatnonzero(table.device == device)
+            elif table.device[0] != device:
+                continue
+            start = table.start_ns[rows]
+            if start.size > 1 and (start[1:] < start[:-1]).any():
+                order = np.argsort(start, kind="stable")
+                rows, start = rows[order], start[order]
+            place = np.minimum(np.searchsorted(start, start_ns), max(0, start.size - 1))
+            hit = (start[place] == start_ns) if start.size else np.zeros(start_ns.size, dtype=np.bool_)
+            call = self.launches.call[offset + rows[place]]
+            hit &= (call >= 0) & (found == NONE)
+            found[hit] = self.launches.calls.start_ns[call[hit]]
+        return found
+
+    def _of(self, tables: Mapping[Kind, Events]) -> tuple[IntervalSet, IntervalSet]:
+        """Return when a host thread of the processes that use the device waits in a synchronisation, and for input."""
+        processes: set[int] = set()
+        for table in tables.values():
+            if len(table):
+                column = table.process
+                processes |= {int(column[0])} if column.strides == (0,) else {int(p) for p in np.unique(column)}
+        key = tuple(sorted(processes))
+        if key not in self._waits:
+            self._waits[key] = (union([self._sync_rows(key), self._calls(key)]), self._input_ranges(key))
+        return self._waits[key]
+
+    def _sync_rows(self, processes: tuple[int, ...]) -> IntervalSet:
+        table = self.timeline.of(Kind.SYNC)
+        if not len(table):
+            return EMPTY
+        mask = _among(table.process, processes)
+        if "sync_kind" in table.extras:
+            mask &= table.extras["sync_kind"] != _STREAM_WAIT
+        return merge(table.start_ns[mask], table.end_ns[mask])
+
+    def _calls(self, processes: tuple[int, ...]) -> IntervalSet:
+        return self._named(self.launches.calls, processes, _SYNC_CALL)
+
+    def _input_ranges(self, processes: tuple[int, ...]) -> IntervalSet:
+        return self._named(self.timeline.of(Kind.ANNOTATION), processes, _INPUT_RANGE)
+
+    def _named(self, table: Events, processes: tuple[int, ...], pattern: re.Pattern[str]) -> IntervalSet:
+        if not len(table):
+            return EMPTY
+        used = np.flatnonzero(np.bincount(table.name[table.name >= 0], minlength=1))
+        hits = [int(i) for i in used if pattern.search(self.timeline.names[int(i)])]
+        if not hits:
+            return EMPTY
+        flags = np.zeros(len(self.timeline.names) + 1, dtype=np.bool_)
+        flags[hits] = True
+        mask = flags[table.name] & _among(table.process, processes)
+        return merge(table.start_ns[mask], table.end_ns[mask])
+
+
+def _among(process: npt.NDArray[np.int32], wanted: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+    """Which rows belong to these processes; a row of unknown process may belong to any."""
+    mask: npt.NDArray[np.bool_] = process == NONE
+    for value in wanted:
+        mask |= (process == value) if value != NONE else np.ones(process.size, dtype=np.bool_)
+    return mask

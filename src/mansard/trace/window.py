@@ -1,0 +1,86 @@
+"""A part of a profile between two times; events are clipped, never left whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from mansard.core.errors import UsageError
+from mansard.trace.run import Finding
+from mansard.trace.timeline import DEVICE_WORK, Events, Kind, Timeline
+
+
+def extent(timeline: Timeline, *, kinds: tuple[Kind, ...] = ()) -> tuple[int, int] | None:
+    """Return the first start and the last end of the events [ns], or None where there are none.
+
+    Args:
+        timeline: The profile.
+        kinds: Of these kinds; empty takes all.
+    """
+    tables = [t for k, t in timeline.tables.items() if len(t) and (not kinds or k in kinds)]
+    if not tables:
+        return None
+    return min(int(t.start_ns.min()) for t in tables), max(int(t.end_ns.max()) for t in tables)
+
+
+def origin_ns(timeline: Timeline) -> int:
+    """Return the time that a window counts from [ns]: the start of the capture where the file has one, else the first event."""
+    if timeline.clock.domain == "capture":
+        return 0
+    found = extent(timeline)
+    return found[0] if found else 0
+
+
+def trim(timeline: Timeline, start_ns: int, end_ns: int) -> Timeline:
+    """Return the part of a profile inside [start, end).
+
+    Device work and waits are clipped to the window. Calls and ranges that reach into it stay whole, since they are what
+    work is linked by.
+
+    Args:
+        timeline: The profile.
+        start_ns, end_ns: The window [ns], in the times of the profile.
+
+    Raises:
+        UsageError: It is empty, or lies outside the profile.
+    """
+    found = extent(timeline)
+    if found is None:
+        raise UsageError("the profile has no events to trim")
+    shown = _shown(found, timeline)
+    if end_ns <= start_ns:
+        raise UsageError("the window is empty: its end is not after its start", hint=shown, code="empty_window")
+    first, last = found
+    if start_ns < min(first, origin_ns(timeline)) or end_ns > last or start_ns >= last or end_ns <= first:
+        raise UsageError("the window reaches outside the profile", hint=shown, code="window_out_of_range")
+    clipped_kinds = {*DEVICE_WORK, Kind.SYNC, Kind.DEVICE_ANNOTATION}
+    tables = {
+        kind: _inside(table, start_ns, end_ns, clip=kind in clipped_kinds) for kind, table in timeline.tables.items()
+    }
+    cut = sum(_crossing(timeline.tables[k], start_ns, end_ns) for k in DEVICE_WORK if k in timeline.tables)
+    findings = list(timeline.findings)
+    if cut:
+        text = f"{cut} pieces of device work cross an edge of the window and count with the part inside"
+        findings.append(Finding(code="clipped", text=text))
+    return replace(timeline, tables=tables, findings=tuple(findings))
+
+
+def _inside(table: Events, start_ns: int, end_ns: int, *, clip: bool) -> Events:
+    reaches = (table.start_ns < end_ns) & (table.end_ns > start_ns)
+    reaches |= (table.start_ns == table.end_ns) & (table.start_ns >= start_ns) & (table.start_ns < end_ns)
+    chosen = table.take(reaches)
+    if not clip:
+        return chosen
+    return replace(chosen, start_ns=np.maximum(chosen.start_ns, start_ns), end_ns=np.minimum(chosen.end_ns, end_ns))
+
+
+def _crossing(table: Events, start_ns: int, end_ns: int) -> int:
+    left = (table.start_ns < start_ns) & (table.end_ns > start_ns)
+    right = (table.start_ns < end_ns) & (table.end_ns > end_ns)
+    return int(np.count_nonzero(left | right))
+
+
+def _shown(found: tuple[int, int], timeline: Timeline) -> str:
+    zero = origin_ns(timeline)
+    return f"the events lie between {(found[0] - zero) / 1e9:.6f} s and {(found[1] - zero) / 1e9:.6f} s"
