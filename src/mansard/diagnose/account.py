@@ -147,16 +147,11 @@ def account(
     target = unprofiled_s - unrecorded if unprofiled_s is not None else None
     by_kind, host, step_s = _fit_to_step(trace, windows, work, waits, dispatch, python - unmapping, target)
     by_kind["unattributed"] += unrecorded
-    step_s += unrecorded
     parts = _parts(trace, windows)
     scale = step_s / (sum(parts.values()) or 1.0)
-    return Account(
-        step_s=step_s,
-        by_kind=by_kind,
-        host=host,
-        parts={p: t * scale for p, t in parts.items()},
-        unrecorded_s=unrecorded,
-    )
+    parts = {part: seconds * scale for part, seconds in parts.items()}
+    parts[Part.OTHER] += unrecorded
+    return Account(step_s=step_s + unrecorded, by_kind=by_kind, host=host, parts=parts, unrecorded_s=unrecorded)
 
 
 def _unmapping_s(trace: RunTrace, memory: MemoryEvidence) -> float:

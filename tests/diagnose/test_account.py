@@ -1,0 +1,53 @@
+"""Time that was timed but not recorded stays unexplained."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+from mansard.core import Bound, is_known
+from mansard.diagnose.analyse import diagnose_run
+
+_spec = importlib.util.spec_from_file_location("account_build", Path(__file__).with_name("build.py"))
+assert _spec is not None
+assert _spec.loader is not None
+build = importlib.util.module_from_spec(_spec)
+sys.modules["account_build"] = build
+_spec.loader.exec_module(build)
+ADD, GEMM, TINY, Ran = build.ADD, build.GEMM, build.TINY, build.Ran
+run_of, two_core_machine = build.run_of, build.two_core_machine
+
+
+def test_a_slow_moment_after_the_recording_is_not_called_dispatch() -> None:
+    # Recorded: 11 ms of products, 1 ms of pauses, 12 ms a step. Timed with the profiler off: 120 ms. The 108 ms between
+    # are in no record, so they are unattributed (90 %), and nobody may promise to save them.
+    found = diagnose_run(
+        run_of([Ran(GEMM, 11.0, pause_ms=1.0)], unprofiled_ms=120.0), two_core_machine(), program="train.py"
+    )
+    assert found.step.median_s == 0.120
+    assert abs(found.time_shares["unattributed"] - 0.9) < 0.01
+    assert abs(found.time_shares["compute"] - 11 / 120) < 0.01
+    assert found.time_shares["latency"] + found.time_shares["host"] < 0.01 + 1 / 120
+    assert found.verdict.bound is Bound.UNDETERMINED
+    assert not is_known(found.verdict.headroom_s)
+    assert "12" in found.verdict.sentence and "120 ms" in found.verdict.sentence
+    assert sum(item.gain_s for item in found.advice) <= 0.012
+    assert abs(sum(part.time_s for part in found.parts) - 0.120) < 1e-6
+
+
+def test_a_slightly_slower_step_keeps_its_verdict() -> None:
+    # 4 ms of additions at the rate of DRAM, recorded as 4 ms a step and timed as 4.2 ms: 0.2 / 4.2 = 4.8 %.
+    found = diagnose_run(run_of([Ran(ADD, 4.0)], unprofiled_ms=4.2), two_core_machine(), program="train.py")
+    assert found.verdict.bound is Bound.MEMORY
+    assert abs(found.time_shares["unattributed"] - 0.2 / 4.2) < 0.002
+
+
+def test_a_profiler_that_cost_time_leaves_nothing_unrecorded() -> None:
+    found = diagnose_run(
+        run_of([Ran(TINY, 0.003, pause_ms=0.001)] * 1000, unprofiled_ms=2.0, overhead_us=2.0),
+        two_core_machine(),
+        program="train.py",
+    )
+    assert found.time_shares["unattributed"] == 0.0
+    assert found.verdict.bound is Bound.LATENCY
