@@ -88,3 +88,13 @@ def test_below_ceiling_promises_no_more_than_the_headroom() -> None:
     # 2.147 GFLOP at 200 GFLOP/s is 10.737 ms; 20 ms leaves 9.263 ms.
     assert abs(advice.gain_s - 9.263e-3) < 2e-6
     assert "below_ceiling" not in rules(diagnose(run_of([Ran(build.GEMM, 10.8)])))
+
+
+def test_far_below_needs_several_unexplained_kinds_and_counts_their_time() -> None:
+    slow = replace(build.ADD, name="aten::roll", shapes="f32[1]")
+    other = replace(build.ADD, name="aten::flip", shapes="f32[2]")
+    # 192 MB need 3.84 ms each; 40 ms is 0.096 of the ceiling: 80 - 7.68 = 72.32 ms are unexplained.
+    found = diagnose(run_of([Ran(slow, 40.0), Ran(other, 40.0)]))
+    (advice,) = [a for a in found.advice if a.rule == "far_below"]
+    assert abs(advice.gain_s - 72.32e-3) < 1e-5
+    assert "far_below" not in rules(diagnose(run_of([Ran(build.GEMM, 12.0), Ran(build.ADD, 5.0)])))

@@ -18,7 +18,7 @@ def below_ceiling(case: Case) -> Advice | None:
     best, best_gain = None, 0.0
     for row in case.judged:
         limiting = row.judgement.limiting
-        if limiting is None or limiting.area not in _HOW or row.judgement.bound is Bound.LATENCY:
+        if limiting is None or limiting.area not in _HOW or row.judgement.bound in (Bound.LATENCY, Bound.UNDETERMINED):
             continue
         gain = case.headroom_s([row])
         if gain > best_gain:
