@@ -19,6 +19,8 @@ from mansard.diagnose.records import SHARE_KINDS
 from mansard.diagnose.sweep import Int64Array, Layer, Segments, sweep
 from mansard.trace.run import Part, RunTrace, WaitCause
 
+#: An unprofiled step this much slower than the profiled ones is more than noise.
+NOISE_RATIO = 0.25
 #: Precedence where several run at once: computing before communicating before waiting.
 _OPERATION_LAYERS = ("compute", "memory", "unattributed", "latency", "network", "host")
 
@@ -141,17 +143,24 @@ def account(
     dispatch, python = _between(trace, pieces, per_step)
     unmapping = min(python, _unmapping_s(trace, memory))
     work["memory"] += unmapping
-    # The profiler only adds time. What a step took longer without it was recorded nowhere (another program had the
-    # processors, say): to call it dispatch or Python would be to make it up.
-    unrecorded = max(0.0, unprofiled_s - windows.mean_s) if unprofiled_s is not None else 0.0
-    target = unprofiled_s - unrecorded if unprofiled_s is not None else None
+    # The profiler only adds time. A step that was a little slower without it is noise, and its parts are stretched
+    # alike; one that was much slower met something that was recorded nowhere (another program had the processors, say),
+    # and to call that dispatch or Python would be to make it up.
+    slower = max(0.0, unprofiled_s - windows.mean_s) if unprofiled_s is not None else 0.0
+    unrecorded = slower if slower > NOISE_RATIO * windows.mean_s else 0.0
+    target = min(unprofiled_s, windows.mean_s) if unprofiled_s is not None else None
     by_kind, host, step_s = _fit_to_step(trace, windows, work, waits, dispatch, python - unmapping, target)
+    stretch = 1.0 + (slower - unrecorded) / step_s if step_s > 0 else 1.0
+    by_kind = {kind: seconds * stretch for kind, seconds in by_kind.items()}
+    host = {cause: seconds * stretch for cause, seconds in host.items()}
     by_kind["unattributed"] += unrecorded
     parts = _parts(trace, windows)
-    scale = step_s / (sum(parts.values()) or 1.0)
+    scale = step_s * stretch / (sum(parts.values()) or 1.0)
     parts = {part: seconds * scale for part, seconds in parts.items()}
     parts[Part.OTHER] += unrecorded
-    return Account(step_s=step_s + unrecorded, by_kind=by_kind, host=host, parts=parts, unrecorded_s=unrecorded)
+    return Account(
+        step_s=step_s * stretch + unrecorded, by_kind=by_kind, host=host, parts=parts, unrecorded_s=unrecorded
+    )
 
 
 def _unmapping_s(trace: RunTrace, memory: MemoryEvidence) -> float:
