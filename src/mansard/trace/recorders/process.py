@@ -93,6 +93,23 @@ class DefaultWhileForking:
                 self._libc.sigaction(self._number, self._kept, None)
 
 
+def leave_without_destructors() -> None:
+    """In a forked child: end without the C++ destructors that were registered before the fork.
+
+    Kineto keeps a thread that waits on a condition variable. The thread is gone in the child, its registration as a
+    waiter is not, and the destructor of that variable waits for it for ever (torch 2.13, glibc). What Python and C do at
+    exit (`atexit`, flushing) and what the child itself registers later is still done; the status is kept.
+
+    Source: on_exit(3): functions run in reverse order and get the status, which is the argument of `_exit`.
+    """
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "on_exit"):  # a C library that has no such function: nothing can be done
+        return
+    libc.on_exit.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+    for function in (libc._exit, libc.fcloseall):  # the last one runs first
+        libc.on_exit(ctypes.cast(function, ctypes.c_void_p), None)
+
+
 def unmapping_s_per_byte(size: int = 64 << 20) -> float:
     """Return what giving touched memory back to the system costs in this process [s/B].
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mansard.trace.recorders.process import leave_without_destructors
 from mansard.trace.recorders.session import Controller, Session
 from mansard.trace.recorders.torch_lists import LISTS_FILE, tensor_lists
 
@@ -34,6 +35,7 @@ class TorchSession:
         self._cuda = False
         self._handles: list[Any] = []
         self._optimizers: dict[int, int] = {}
+        self._used = False
 
     def install(self, controller: Controller) -> None:
         """Mark optimizer steps, notice when the program starts the profiler itself, and report ready."""
@@ -85,6 +87,7 @@ class TorchSession:
 
     def start(self, directory: Path) -> None:
         """Start Kineto."""
+        self._used = True
         with self._own():
             self._profile = self._new_profile()
             self._profile.__enter__()
@@ -135,6 +138,8 @@ class TorchSession:
 
             torch._C._autograd._enable_record_function(False)
             self._profile = None
+        if self._used:
+            leave_without_destructors()
 
     def metadata(self) -> dict[str, Any]:
         """Return version, threads, devices and build facts."""
