@@ -102,9 +102,9 @@ def _explained(error: Exception, args: list[str]) -> int:
 
 def _wants_json(args: list[str]) -> bool:
     """Return whether `--json` was given to mansard and not to the program that `run` starts."""
-    for word in args:
-        if word == "--json":
-            return True
-        if word == "--" or word.endswith(".py"):
-            return False
-    return False
+    if args[:1] == ["run"]:
+        from mansard.cli.run import command
+
+        context = command.make_context("run", args[1:], resilient_parsing=True)
+        return bool(context.params.get("as_json"))
+    return "--json" in args[: args.index("--")] if "--" in args else "--json" in args

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mansard.core.errors import UndecidedError, UsageError
+from mansard.core.errors import InputError, UndecidedError, UsageError
 
 if TYPE_CHECKING:
     from mansard.core import Ceilings
@@ -69,10 +69,9 @@ def command(
     from mansard.trace.load import load_run
     from mansard.trace.recorders.record import record
 
-    for path in (output, report, keep):
-        if path is not None and path.exists() and not force:
-            raise UsageError(f"{path} exists already", hint="give --force to replace it")
-    if not as_module and not Path(program).is_file():
+    for option, path in (("-o", output), ("--report", report), ("--keep", keep)):
+        _may_write(option, path, force=force)
+    if not as_module and not Path(program).exists():
         raise UsageError(f"no such program: {program}", hint="give a Python file, or -m with a module name")
 
     def talk(text: str) -> None:
@@ -87,8 +86,7 @@ def command(
             [program, *args], module=as_module, directory=scratch, stdout=sys.stderr if as_json else None
         )
         if keep is not None:
-            shutil.rmtree(keep, ignore_errors=True)
-            shutil.copytree(scratch, keep)
+            _keep(scratch, keep)
         if recording.exit_code != 0:
             talk(f"the program ended with exit code {recording.exit_code}")
         try:
@@ -116,14 +114,54 @@ def command(
     elif not quiet:
         _print(diagnosis, verbose)
     if output is not None:
-        output.write_text(document, encoding="utf-8")
+        _write(output, document)
         talk(f"wrote {output}")
     if report is not None:
         from mansard.report.html import render as render_html
 
-        report.write_text(render_html(diagnosis), encoding="utf-8")
+        _write(report, render_html(diagnosis))
         talk(f"wrote {report}")
     return recording.exit_code or _own_exit_code(diagnosis)
+
+
+def _may_write(option: str, path: Path | None, *, force: bool) -> None:
+    """Refuse an output before the program runs, where it could not be written after it.
+
+    `--force` replaces a file, and a directory that holds a recording; it never takes away another directory.
+    """
+    if path is None:
+        return
+    if path.is_dir() and option != "--keep":
+        raise UsageError(f"{option} {path} is a directory, expected a file", hint=f"{option} {path / 'run'}")
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists already", hint="give --force to replace it")
+    if (
+        option == "--keep"
+        and path.exists()
+        and not (path / "meta.json").is_file()
+        and (path.is_file() or any(path.iterdir()))
+    ):
+        raise UsageError(f"--keep {path} is not a recording and is not replaced", hint="give a new directory")
+    parent = path.absolute().parent
+    if not parent.is_dir():
+        raise UsageError(f"cannot write {path}: there is no directory {parent}", hint="make it first")
+    if not os.access(parent if not path.is_file() else path, os.W_OK):
+        raise UsageError(f"cannot write {path}: permission denied", hint="choose another place")
+
+
+def _keep(recording: Path, keep: Path) -> None:
+    shutil.rmtree(keep, ignore_errors=True)
+    try:
+        shutil.copytree(recording, keep)
+    except OSError as error:
+        raise InputError(f"cannot keep the recording in {keep}: {error.strerror or error}") from None
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def _own_exit_code(diagnosis: Diagnosis) -> int:
@@ -161,7 +199,10 @@ def _measure_now(threads: int | None, talk: Any) -> Ceilings:
     many = f" at {threads} threads" if threads else ""
     talk(f"no ceilings on record for this machine{many}: measuring them first (about 45 s, kept for the next run)")
     ceilings = measure("quick", threads=threads)
-    save(ceilings)
+    try:
+        save(ceilings)
+    except InputError as error:  # the run does not depend on it
+        talk(f"the ceilings are not kept for the next run: {error.message}; {error.hint}")
     return ceilings
 
 

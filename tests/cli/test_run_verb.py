@@ -1,0 +1,76 @@
+"""What `mansard run` refuses before the program runs, and whose `--json` is whose."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from mansard.cli import run as verb
+from mansard.cli.main import _wants_json, main
+from mansard.core.errors import InputError
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a program that leaves a trace if it ever runs."""
+    (tmp_path / "program.py").write_text("open('ran', 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["-o", "missing/run.json"], "no directory"),
+        (["--report", "missing/run.html"], "no directory"),
+        (["--report", "there", "--force"], "is a directory"),
+        (["-o", "there", "--force"], "is a directory"),
+        (["-o", "old.json"], "exists already"),
+        (["--keep", "there", "--force"], "not a recording"),
+        (["--keep", "old.json", "--force"], "not a recording"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_refused_before_the_program_runs(
+    folder: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
+    (folder / "there").mkdir()
+    (folder / "there" / "precious").write_text("mine")
+    (folder / "old.json").write_text("old")
+    with pytest.raises(SystemExit) as ended:
+        main(["run", *options, "program.py"])
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
+    assert not (folder / "ran").exists()
+    assert (folder / "there" / "precious").read_text() == "mine"
+    assert (folder / "old.json").read_text() == "old"
+
+
+def test_ceilings_that_cannot_be_kept_do_not_stop_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured, said = SimpleNamespace(), []
+
+    def refuse(_: object) -> None:
+        raise InputError("cannot write x", hint="set y")
+
+    monkeypatch.setattr("mansard.measure.measure", lambda *_, **__: measured)
+    monkeypatch.setattr("mansard.measure.save", refuse)
+    assert verb._measure_now(None, said.append) is measured
+    assert "cannot write x" in said[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "ours"),
+    [
+        (["run", "--json", "train.py"], True),
+        (["run", "-o", "x", "--json", "-m", "package"], True),
+        (["run", "-m", "package", "--json"], False),
+        (["run", "folder", "--json"], False),
+        (["run", "train.py", "--json"], False),
+        (["run", "--report", "--json", "train.py"], False),
+        (["report", "run.json", "--json"], True),
+        (["measure", "--json"], True),
+    ],
+)
+def test_json_after_the_program_belongs_to_the_program(words: list[str], ours: bool) -> None:
+    assert _wants_json(words) is ours
