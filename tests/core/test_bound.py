@@ -135,6 +135,14 @@ def test_a_share_above_one_is_a_finding() -> None:
     assert isinstance(verdict.share_of_ceiling, Implausible)
 
 
+def test_a_measured_ceiling_beaten_by_a_little_is_too_low_and_still_the_limit() -> None:
+    least = least_time(Demand(flop={("f32", "f32"): 200e9}), machine())  # 1 s at 200 GFLOP/s
+    verdict = judge(least, 0.9)
+    assert verdict.bound is Bound.COMPUTE
+    assert isinstance(verdict.share_of_ceiling, Implausible)
+    assert judge(least, 0.7).bound is Bound.UNDETERMINED
+
+
 def test_bandwidth_is_the_envelope_of_the_neighbouring_mixes() -> None:
     ceilings = machine()
     read = ceilings.bandwidth("dram", read_ratio=1.0)

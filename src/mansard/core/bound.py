@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from mansard.core.ceilings import Area, Ceiling, Ceilings
+from mansard.core.ceilings import Area, Ceiling, Ceilings, Kind
 from mansard.core.demand import Demand, Number
 from mansard.core.evidence import Grade, worst_grade
 from mansard.core.unknown import Implausible, Unknown, is_known
@@ -21,6 +21,9 @@ Overlap = Literal["full", "none"]
 
 #: A limiting ceiling is called the bound when at least this share of it was reached.
 BOUND_SHARE = 0.3
+
+#: Up to this share a measured ceiling that was beaten still names the limit; beyond it the inputs are in doubt.
+LOW_CEILING = 1.25
 
 #: What a share above 1 usually means, the most likely first.
 SUSPECTS = (
@@ -288,7 +291,10 @@ def judge(
     share = share_of(least.time_s, observed_s, uncertainty_ratio=limiting.ceiling.uncertainty_ratio + uncertainty_ratio)
     headroom = max(0.0, observed_s - least.time_s)
     name = limiting.ceiling.resource.label
-    if not is_known(share):
+    if isinstance(share, Implausible) and limiting.ceiling.kind is Kind.MEASURED and share.value <= LOW_CEILING:
+        # A measured ceiling is what somebody reached so far: beaten by a little, it is too low, and it is still the limit.
+        bound, reason_text = Bound(limiting.area.value), f"{share.value:.2f} of the {name} ceiling, which is too low"
+    elif not is_known(share):
         bound, reason_text = Bound.UNDETERMINED, f"faster than its {name} ceiling allows"
     elif share >= BOUND_SHARE:
         bound, reason_text = Bound(limiting.area.value), f"{share:.2f} of the {name} ceiling"

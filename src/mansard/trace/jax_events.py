@@ -179,20 +179,37 @@ def _completions(
     note_time = np.concatenate([e[1] for e in ends])
     note_line = np.concatenate([np.full(e[0].size, e[2], np.int64) for e in ends])
     own_end = ops["end"].copy()
+    result = own_end.copy()
     if not note_id.size:
         return own_end
     order = np.argsort(note_id, kind="stable")
     note_id, note_time, note_line = note_id[order], note_time[order], note_line[order]
     at = np.minimum(np.searchsorted(note_id, ops["id"]), note_id.size - 1)
     late = (note_id[at] == ops["id"]) & (ops["id"] >= 0) & (note_time[at] > own_end)
-    result = own_end
     for number, line in enumerate(plane.lines):
         chosen = np.flatnonzero(late & (note_line[at] == number))
         if not chosen.size:
             continue
         when = note_time[at[chosen]]
         result[chosen] = np.maximum(own_end[chosen], _before_continuation(plane, line, when, ops["start"][chosen]))
-    return result
+    return np.minimum(result, np.maximum(own_end, _next_start(ops, own_end)))
+
+
+def _next_start(ops: dict[str, Int64Array], after: Int64Array) -> Int64Array:
+    """Return when the next operation of the same run began at or after `after`; a very late time where there is none.
+
+    A note may be written long after its operation: when a whole chain of continuations has run, on whatever thread. What
+    the run started next either waited for the operation or has the processors beside it.
+    """
+    _, run = np.unique(np.stack([ops["run"], ops["device"]]), axis=1, return_inverse=True)
+    run = run.reshape(-1)
+    origin = ops["start"].min()
+    span = int(max(ops["end"].max(), after.max()) - origin) + 1
+    starts = np.sort(run * span + (ops["start"] - origin))
+    at = np.searchsorted(starts, run * span + np.minimum(after - origin, span - 1))
+    found = starts[np.minimum(at, starts.size - 1)]
+    same = (at < starts.size) & (found // span == run)
+    return np.where(same, found % span + origin, np.iinfo(np.int64).max)
 
 
 def _before_continuation(plane: XPlane, line: XLine, when: Int64Array, start: Int64Array) -> Int64Array:

@@ -170,7 +170,7 @@ def graphs(timeline: Timeline, launches: Launches) -> Graphs:
     return Graphs(launches=int(launching.sum()), kernels=inside, opaque=len(table), opaque_ns=opaque_ns)
 
 
-def graph_findings(timeline: Timeline, found: Graphs) -> list[Finding]:
+def graph_findings(found: Graphs) -> list[Finding]:
     """Return what a reader must know about graphs."""
     findings = []
     if found.opaque:
