@@ -21,20 +21,19 @@ def load_run(directory: Path) -> RunTrace:
 
     Raises:
         InputError: There is no recording, or its files cannot be read.
-        UndecidedError: The program used no framework, or nothing was profiled.
+        UndecidedError: The program used no framework, nothing was profiled, or no operation ran.
     """
     meta = read_meta(directory)
     names = [n for n in meta["frameworks"] if _files(meta, n)]
     if not names:
-        used = ", ".join(meta["frameworks"])
-        raise UndecidedError(
-            f"Nothing was profiled: the program used {used}, but ended too early."
-            if used
-            else "Nothing was profiled: the program imported neither torch nor jax.",
-            hint="Run a program that uses PyTorch or JAX; for others, measure its machine and model its work.",
-            code="nothing_profiled" if used else "no_framework",
-        )
+        raise _nothing_profiled(meta)
     runs = {name: _load(name, Path(directory), meta) for name in names}
+    if not any(run.op.size or run.wait_start_ns.size for run in runs.values()):
+        raise UndecidedError(
+            f"Nothing to judge: the program imported {' and '.join(names)}, but ran no operation while it was recorded.",
+            hint="Run a program that computes something with PyTorch or JAX.",
+            code="nothing_ran",
+        )
     chosen = max(runs, key=lambda name: int((runs[name].end_ns - runs[name].start_ns).sum()))
     run = runs[chosen]
     findings = list(run.findings)
@@ -44,6 +43,20 @@ def load_run(directory: Path) -> RunTrace:
         text = f"The program used torch and jax; {chosen} took more time and is shown, {other} is not."
         findings.append(Finding(code="two_frameworks", text=text))
     return replace(run, findings=tuple(findings))
+
+
+def _nothing_profiled(meta: dict[str, Any]) -> UndecidedError:
+    used = " and ".join(meta["frameworks"])
+    hint = "Run a program that uses PyTorch or JAX; for others, measure its machine and model its work."
+    if used:
+        text = f"Nothing was profiled: the program imported {used}, but ran nothing with it, or ended before it did."
+        return UndecidedError(text, hint=hint, code="nothing_profiled")
+    if meta["state"] != "finished":
+        text = "Nothing was profiled: the program was killed, or became another one (exec), before it imported torch or jax."
+        hint = "Where it starts another program, run that one."
+    else:
+        text = "Nothing was profiled: the program imported neither torch nor jax."
+    return UndecidedError(text, hint=hint, code="no_framework")
 
 
 def _files(meta: dict[str, Any], framework: str) -> bool:

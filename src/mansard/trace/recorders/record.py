@@ -181,7 +181,10 @@ def ending(meta: dict[str, Any], exit_code: int | None = None) -> list[Finding]:
     status = meta["exit"]
     if meta["state"] != "finished" or status is None:
         code = "" if exit_code is None else f" (exit code {exit_code})"
-        text = f"The program was ended from outside or crashed{code}; what its last complete window held is kept."
+        text = (
+            f"The program was killed, crashed, or became another one by exec{code}; what its last complete window held "
+            "is kept."
+        )
         return [Finding(code="program_killed", text=text)]
     if status["kind"] == "exception":
         return [Finding(code="program_crashed", text=f"The program ended with {status['error']}.")]
