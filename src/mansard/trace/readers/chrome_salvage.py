@@ -90,7 +90,7 @@ def events(text: bytes, tally: Tally, *, last: bool) -> Found:
 def _joined(text: bytes, starts: list[int], ends: list[int], at: int, tally: Tally) -> tuple[Event | None, int, int]:
     for more in range(at + 1, min(at + _MOST_JOINED, len(starts))):
         piece = text[starts[at] : ends[more]]
-        if _depth(piece) == 0:
+        if _object_end(piece.lstrip(b" \r\n\t,")) > 0:
             event, used, _ = _event(piece, tally, tail=more + 1 == len(starts))
             if event is not None:
                 return event, used, more + 1
