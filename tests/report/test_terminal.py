@@ -131,3 +131,16 @@ def test_an_empty_diagnosis_still_tells_its_story(sample: Diagnosis) -> None:
     assert "none were recorded" in text
     assert "no rule found anything worth doing" in text
     assert "100.0" in text
+
+
+def test_one_step_has_no_interval_and_the_receipt_has_no_raw_keys(sample) -> None:
+    once = dataclasses.replace(
+        sample,
+        step=dataclasses.replace(sample.step, count=1),
+        receipt={"mfu_peak": {"label": "f32 matrix, dense"}, "flop_convention": "1 MAC = 2 FLOP"},
+    )
+    text = re.sub(r"\s+", " ", render(once, width=80))
+    assert "median of 1 step, its spread is not known" in text
+    assert "95 % of the median" not in text
+    assert "mfu peak: f32 matrix, dense" in text
+    assert "flop convention: 1 MAC = 2 FLOP" in text

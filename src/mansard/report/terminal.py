@@ -171,7 +171,9 @@ def _step(page: _Page, d: Diagnosis) -> None:
     plural = "" if s.count == 1 else "s"
     low, high = (format_s(v) for v in s.ci95_s)
     page.heading("Step", f"{page.short(s.note, max(20, page.width - 20))}")
-    spread = f"{format_s(s.median_s)} median of {s.count} step{plural}, 95 % of the median in {low} to {high}"
+    spread = f"{format_s(s.median_s)} median of {s.count} step{plural}"
+    # One step has no spread; so says its interval of no width.
+    spread += f", 95 % of the median in {low} to {high}" if s.count > 1 else ", its spread is not known"
     overhead = s.profiler_overhead_ratio
     if overhead is None:
         profiler = f"profiler overhead not measured ({format_s(s.profiled_median_s)} with it on)"
@@ -359,8 +361,8 @@ def _receipt(page: _Page, d: Diagnosis) -> None:
     elif rows:
         # The peak first, then what is said in one word; the machine's details are for --verbose, the report and --json.
         rows.sort(key=lambda row: (not row[0].startswith(("peak", "mfu_peak.label")), "." in row[0]))
-        rows = [(name, value) for name, value in rows if value]
-        joined = "; ".join(f"{page.short(name, 40)}: {page.short(value, 160)}" for name, value in rows)
+        words = [(name.removesuffix(".label").replace("_", " "), value) for name, value in rows if value]
+        joined = "; ".join(f"{page.short(name, 40)}: {page.short(value, 160)}" for name, value in words)
         page.wrapped(joined, rest="    ", lines=5)
     elif not used:
         page.wrapped("none was kept: no figure here says what it was judged against")
