@@ -19,6 +19,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "run": ("mansard.cli.run", "Run a Python program (PyTorch or JAX) and name its bottleneck."),
     "estimate": ("mansard.cli.estimate", "What a model must consume on a machine: FLOP, bytes, time bound, memory."),
     "flops": ("mansard.cli.flops", "FLOP of one operation or block from its dimensions."),
+    "trace": ("mansard.cli.trace", "Facts from a recorded profile: busy, idle, regions, kernels, MFU."),
     "report": ("mansard.cli.report", "Turn results into one self-contained HTML page."),
 }
 

@@ -24,6 +24,7 @@ _LIBRARY = re.compile(
 )
 _STEP_WORD = re.compile(r"\b(step|iter|iteration|batch|epoch|train|forward_backward)\b|step|iter", re.IGNORECASE)
 _MIN_MARKS = 3
+_MIN_UNNAMED = 5  # of a range whose name has no word for a step
 _STEADY = 0.5  # interquartile range of the periods over their median, at most
 _MIN_PERIOD_KERNELS = 8
 _MIN_REPEATS = 3
@@ -156,7 +157,7 @@ def _repeating_range(ranges: Ranges) -> ProfileSteps | None:
         worked = float((ranges.ops[rows] > 0).mean()) if len(ranges.launches.work) else 1.0
         named = 0.0 if _STEP_WORD.search(name) else 1.0
         rank = (named, float(np.median(ranges.depth[rows])), -cover, float(rows.size))
-        if cover < 0.3 or worked < 0.5:
+        if cover < 0.3 or worked < 0.5 or (named and rows.size < _MIN_UNNAMED):
             continue
         if best is None or rank < best[0]:
             best = (rank, rows, name, cover)
@@ -193,7 +194,10 @@ def _periodic(timeline: Timeline) -> ProfileSteps | None:
         return None
     start = table.start_ns[rows[marks]]
     length = np.diff(start)
-    note = f"the sequence of kernels repeats every {period} kernels ({share:.1%} of them agree with the one a period earlier)"
+    note = (
+        f"no marker; the kernels repeat every {period} ({share:.1%} agree with the one a period earlier), which may be a "
+        "layer rather than a step"
+    )
     return ProfileSteps(
         source="periodicity", start_ns=start[:-1], end_ns=start[1:], host_ns=length, confidence=share, note=note
     )

@@ -84,3 +84,17 @@ def _crossing(table: Events, start_ns: int, end_ns: int) -> int:
 def _shown(found: tuple[int, int], timeline: Timeline) -> str:
     zero = origin_ns(timeline)
     return f"the events lie between {(found[0] - zero) / 1e9:.6f} s and {(found[1] - zero) / 1e9:.6f} s"
+
+
+def only_device(timeline: Timeline, device: int) -> Timeline:
+    """Return a profile with the work of one device alone; calls and ranges stay.
+
+    Args:
+        timeline: The profile.
+        device: Index of the device.
+    """
+    tables = {
+        kind: table.take(table.device == device) if kind in DEVICE_WORK and len(table) else table
+        for kind, table in timeline.tables.items()
+    }
+    return replace(timeline, tables=tables)

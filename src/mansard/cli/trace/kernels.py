@@ -1,0 +1,47 @@
+"""`mansard trace kernels`: kernels by name and category, with what launched them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mansard.cli.trace.common import file_options
+
+
+@click.command("kernels", short_help="Kernels by name and category.")
+@file_options
+@click.option("--limit", type=click.IntRange(min=1), default=30, show_default=True, help="Rows of the text.")
+@click.option(
+    "--rules", type=click.Path(path_type=Path), help="Own rules of kernel categories, before the shipped ones."
+)
+def command(**options: Any) -> int:
+    """List the kernels of FILE by summed time. Names that no rule knows are unclassified, and shown.
+
+    \b
+      mansard trace kernels profile.sqlite --limit 20
+      mansard trace kernels trace.json.gz --json
+    """
+    import numpy as np
+
+    from mansard.cli.trace.common import deliver, device_index, read
+    from mansard.report.trace_document import kernels_document
+    from mansard.report.trace_text import kernels_lines
+    from mansard.trace.categories import load_rules, shipped_rules
+    from mansard.trace.kernels import graphs, kernel_table
+    from mansard.trace.launches import join_launches
+    from mansard.trace.timeline import Kind
+    from mansard.trace.window import only_device
+
+    rules = load_rules(options["rules"]) if options["rules"] else shipped_rules()
+    timeline = read(options)
+    chosen = device_index(timeline, options["device"])
+    if chosen is not None:
+        timeline = only_device(timeline, chosen)
+    launches = join_launches(timeline)
+    rows = kernel_table(timeline, rules=rules, launches=launches)
+    document = kernels_document(timeline, rows, graphs(timeline, launches), rules.source)
+    deliver(document, lambda d: kernels_lines(d, options["limit"]), as_json=options["as_json"])
+    empty = not np.any([len(timeline.of(k)) for k in (Kind.KERNEL, Kind.GRAPH)])
+    return 3 if empty or document["status"] != "complete" else 0

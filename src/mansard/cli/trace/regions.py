@@ -1,0 +1,49 @@
+"""`mansard trace regions`: marked ranges and the device work they launched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from mansard.cli.trace.common import file_options
+
+
+@click.command("regions", short_help="Marked ranges and the device work they launched.")
+@file_options
+@click.option("--region", "--name", "region", metavar="NAME", help="Only ranges with this name.")
+@click.option("--match", type=click.Choice(["auto", "exact", "contains", "startswith", "glob", "regex"]), default="auto",
+              show_default=True, help="How the name is compared.")  # fmt: skip
+@click.option("--exact-names", is_flag=True, help="Keep the numbers that PyTorch adds to names.")
+@click.option("--operators", is_flag=True, help="The framework's operations count as ranges too.")
+@click.option("--limit", type=click.IntRange(min=1), default=40, show_default=True, help="Rows of the text.")
+def command(**options: Any) -> int:
+    """List the ranges of FILE: time on the CPU, and the device work that calls inside them launched.
+
+    \b
+      mansard trace regions profile.sqlite
+      mansard trace regions profile.sqlite --region 'aten::*' --match glob --json
+    """
+    import numpy as np
+
+    from mansard.cli.trace.common import deliver, exit_code, read
+    from mansard.report.trace_document import regions_document
+    from mansard.report.trace_text import regions_lines
+    from mansard.trace.regions import attribute, choose, innermost, range_table
+    from mansard.trace.timeline import Kind
+
+    timeline = read(options)
+    kinds = (Kind.ANNOTATION, Kind.CPU_OP) if options["operators"] else (Kind.ANNOTATION,)
+    ranges = attribute(timeline, kinds=kinds)
+    rows = range_table(ranges, grouped=not options["exact_names"])
+    if options["region"]:
+        chosen = choose(ranges, options["region"], match=options["match"])
+        names = {timeline.names[i] for i in np.unique(ranges.table.name[chosen])}
+        rows = [r for r in range_table(ranges, grouped=False) if r.name in names]
+    inner = innermost(ranges)
+    work, first = ranges.launches.by_call
+    inside = work[np.repeat(inner >= 0, np.diff(first))]
+    linked = int((ranges.launches.kind[inside] == int(Kind.KERNEL)).sum())
+    document = regions_document(timeline, rows, (linked, len(timeline.of(Kind.KERNEL))))
+    deliver(document, lambda d: regions_lines(d, options["limit"]), as_json=options["as_json"])
+    return exit_code(document)

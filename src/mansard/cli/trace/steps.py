@@ -1,0 +1,32 @@
+"""`mansard trace steps`: the steps of a profile, or that none were found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from mansard.cli.trace.common import file_options
+
+
+@click.command("steps", short_help="Steps, from markers or from the period of the kernels.")
+@file_options
+@click.option("--marker", metavar="NAME", help="The range that marks a step; without it one is looked for.")
+@click.option("--match", type=click.Choice(["auto", "exact", "contains", "startswith", "glob", "regex"]), default="auto",
+              show_default=True, help="How the name is compared.")  # fmt: skip
+def command(**options: Any) -> int:
+    """Find the steps of FILE. That none were found is an answer, with exit code 0.
+
+    \b
+      mansard trace steps trace.json.gz
+      mansard trace steps profile.sqlite --marker train_step
+    """
+    from mansard.cli.trace.common import deliver, exit_code, read
+    from mansard.report.trace_document import steps_document
+    from mansard.report.trace_text import steps_lines
+    from mansard.trace.profile_steps import find_steps
+
+    timeline = read(options)
+    document = steps_document(timeline, find_steps(timeline, marker=options["marker"], match=options["match"]))
+    deliver(document, steps_lines, as_json=options["as_json"])
+    return exit_code(document)
