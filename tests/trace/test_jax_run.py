@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from mansard.core import InputError, Unknown
-from mansard.trace.jax_run import load
-from mansard.trace.run import Part, RunTrace, WaitCause
+from mansard.trace.jax_run import _faults, load
+from mansard.trace.run import Part, RunTrace, Steps, WaitCause
 
 jax = pytest.importorskip("jax")
 jnp = pytest.importorskip("jax.numpy")
@@ -383,3 +383,15 @@ def test_programs_that_were_not_recorded_are_unknown(recorder: Recorder) -> None
     run = load(recorder.directory, meta)
     assert run.operators
     assert all(isinstance(o.demand, Unknown) and "not recorded" in o.demand.reason for o in run.operators)
+
+
+def test_page_faults_of_profiled_windows_stand_in_where_no_window_was_unprofiled() -> None:
+    # 3000 faults in a window of 3 s, steps of 10 ms: 10 a step. What the windows with the profiler off say comes first.
+    second = 1_000_000_000
+    usage = ({"minor_faults": 500.0}, {"minor_faults": 3500.0})
+    window = {"kind": "profiled", "start_ns": 0, "end_ns": 3 * second, "rusage_start": usage[0], "rusage_end": usage[1]}
+    edges = np.arange(0, 50) * 10_000_000
+    steps = Steps(start_ns=edges[:-1], end_ns=edges[1:], source="loop")
+    assert _faults(None, {"windows": [window]}, steps) == pytest.approx(10.0)
+    assert _faults(7.0, {"windows": [window]}, steps) == 7.0
+    assert _faults(None, {"windows": []}, steps) is None

@@ -253,7 +253,7 @@ def _assembled(
         unprofiled_step_s=timed.step_s,
         op_overhead_s=float(calibration.get("op_overhead_s", 0.0)),
         op_floor_s=float(calibration.get("op_floor_s", 0.0)),
-        minor_faults_per_step=timed.minor_faults_per_step,
+        minor_faults_per_step=_faults(timed.minor_faults_per_step, meta, steps),
         page_bytes=float(meta.get("page_bytes", 4096)),
         unmapping_s_per_byte=float(meta.get("unmapping_s_per_byte", 0.0)),
         threads=int(facts.get("threads", 1)),
@@ -262,6 +262,25 @@ def _assembled(
         environment={k: v for k, v in facts.items() if k not in ("calibration", "devices")},
         findings=(*out.findings, *findings, *_recorded_findings(meta)),
     )
+
+
+def _faults(unprofiled: float | None, meta: Mapping[str, Any], steps: Steps) -> float | None:
+    """Return page faults per step: from windows with the profiler off, else at the rate of the profiled windows."""
+    if unprofiled is not None or not steps.count:
+        return unprofiled
+    faults = seconds = 0.0
+    for window in meta.get("windows", ()):
+        before, after = window.get("rusage_start", {}), window.get("rusage_end", {})
+        if (
+            window.get("kind") == "profiled"
+            and window.get("end_ns")
+            and "minor_faults" in before
+            and "minor_faults" in after
+        ):
+            faults += float(after["minor_faults"]) - float(before["minor_faults"])
+            seconds += (int(window["end_ns"]) - int(window["start_ns"])) * 1e-9
+    step_s = float(np.median(steps.end_ns - steps.start_ns)) * 1e-9
+    return faults / seconds * step_s if seconds > 0 else None
 
 
 def _recorded_findings(meta: Mapping[str, Any]) -> list[Finding]:
