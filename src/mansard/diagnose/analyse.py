@@ -308,17 +308,17 @@ def _findings(
         if under > FOREIGN_LOAD
         else ()
     )
-    for row in judged:
-        share = row.judgement.share_of_ceiling
-        if isinstance(share, Implausible):
-            suspects = (*measured_under_load, *share.suspects)
-            notes.append(
-                Note(
-                    code="implausible_operator",
-                    text=f"{row.operator.name} {row.operator.shapes} ran at {share.value:.2f} of its ceiling; "
-                    f"first suspects: {'; '.join(suspects[:3])}",
-                )
+    above = [(share, row) for row in judged if isinstance(share := row.judgement.share_of_ceiling, Implausible)]
+    if above:
+        share, row = max(above, key=lambda pair: pair[1].total_s)
+        many = f"{len(above)} kinds of operation ran above their ceiling, first " if len(above) > 1 else ""
+        notes.append(
+            Note(
+                code="implausible_operator",
+                text=f"{many}{row.operator.name} {row.operator.shapes}{', ' if many else ' ran '}at {share.value:.2f} of its "
+                f"ceiling; first suspects: {'; '.join((*measured_under_load, *share.suspects)[:3])}",
             )
+        )
     unknown = [j for j in judged if isinstance(j.operator.demand, Unknown)]
     total = sum(j.total_s for j in judged)
     missing = sum(j.total_s for j in unknown)
