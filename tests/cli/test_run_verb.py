@@ -74,3 +74,15 @@ def test_ceilings_that_cannot_be_kept_do_not_stop_the_run(monkeypatch: pytest.Mo
 )
 def test_json_after_the_program_belongs_to_the_program(words: list[str], ours: bool) -> None:
     assert _wants_json(words) is ours
+
+
+@pytest.mark.parametrize("body", ['"ceilings": 5', '"environment": {}', '"ceilings": [{"value": "fast"}]'])
+def test_damaged_ceilings_are_one_line_not_a_traceback(
+    folder: Path, capsys: pytest.CaptureFixture[str], body: str
+) -> None:
+    (folder / "ceilings.json").write_text('{"schema": "ceilings/1", ' + body + "}")
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "--ceilings", "ceilings.json", "program.py"])
+    assert ended.value.code == 4
+    assert "damaged" in capsys.readouterr().err
+    assert not (folder / "ran").exists()

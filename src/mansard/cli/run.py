@@ -17,6 +17,7 @@ from mansard.core.errors import InputError, UndecidedError, UsageError
 if TYPE_CHECKING:
     from mansard.core import Ceilings
     from mansard.diagnose.records import Diagnosis
+    from mansard.trace.run import RunTrace
 
 
 @click.command(
@@ -63,12 +64,6 @@ def command(
       mansard run train.py --epochs 3
       mansard run --report out.html -m my_package.train
     """
-    from mansard.core.document import dumps
-    from mansard.diagnose.analyse import diagnose_run
-    from mansard.report.document import to_document
-    from mansard.trace.load import load_run
-    from mansard.trace.recorders.record import record
-
     for option, path in (("-o", output), ("--report", report), ("--keep", keep)):
         _may_write(option, path, force=force)
     if not as_module and not Path(program).exists():
@@ -79,40 +74,65 @@ def command(
             click.echo(f"mansard: {text}", err=True)
 
     ceilings = _ceilings(ceilings_file, talk)
-    before = _probe(ceilings) if ceilings_file is None else {}
+    before = _probe(ceilings) if ceilings_file is None else None
+    exit_code, trace = _recorded([program, *args], as_module, as_json, keep, talk)
+    if trace is None:
+        return exit_code
+    line = shlex.join((["-m"] if as_module else []) + [program, *args])
+    diagnosis = _diagnosed(trace, _for_threads(ceilings, trace.threads, ceilings_file, talk), before, line)
+    _deliver(diagnosis, as_json, output, report, talk)
+    if not (as_json or quiet):
+        _print(diagnosis, verbose)
+    return exit_code or _own_exit_code(diagnosis)
+
+
+def _recorded(
+    program: list[str], as_module: bool, as_json: bool, keep: Path | None, talk: Any
+) -> tuple[int, RunTrace | None]:
+    """Run the program; return its exit code and what it did, None where it failed before anything was recorded."""
+    from mansard.trace.load import load_run
+    from mansard.trace.recorders.record import record
+
     scratch = Path(tempfile.mkdtemp(prefix="mansard-"))
     try:
-        recording = record(
-            [program, *args], module=as_module, directory=scratch, stdout=sys.stderr if as_json else None
-        )
+        recording = record(program, module=as_module, directory=scratch, stdout=sys.stderr if as_json else None)
         if keep is not None:
             _keep(scratch, keep)
         if recording.exit_code != 0:
             talk(f"the program ended with exit code {recording.exit_code}")
         try:
-            trace = load_run(scratch)
+            return recording.exit_code, load_run(scratch)
         except UndecidedError as error:
             if recording.exit_code == 0:
                 raise
             talk(f"{error.message} {error.hint}".strip())
-            return recording.exit_code
+            return recording.exit_code, None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    ceilings = _for_threads(ceilings, trace.threads, ceilings_file, talk)
-    drift: dict[str, Any] | None = None
-    if ceilings_file is None:
-        from mansard.diagnose.regime import seen_regime
-        from mansard.measure import reference
 
-        ceilings, drift = seen_regime(ceilings, before, _probe(ceilings), reference(ceilings))
-    line = shlex.join((["-m"] if as_module else []) + [program, *args])
-    diagnosis = diagnose_run(trace, ceilings, program=line, drift=drift)
+
+def _diagnosed(trace: RunTrace, ceilings: Ceilings, before: dict[str, float] | None, line: str) -> Diagnosis:
+    """Judge the run against the ceilings, in the regime that the probes around it saw."""
+    from mansard.diagnose.analyse import diagnose_run
+
+    if before is None:
+        return diagnose_run(trace, ceilings, program=line)
+    from mansard.diagnose.regime import seen_regime
+    from mansard.measure import reference
+
+    ceilings, drift = seen_regime(ceilings, before, _probe(ceilings), reference(ceilings))
+    return diagnose_run(trace, ceilings, program=line, drift=drift)
+
+
+def _deliver(diagnosis: Diagnosis, as_json: bool, output: Path | None, report: Path | None, talk: Any) -> None:
+    """Write the documents that were asked for."""
+    from mansard.core.document import dumps
+    from mansard.report.document import to_document
+
     document = dumps(to_document(diagnosis))
     if as_json:
         sys.stdout.write(document)
         sys.stdout.flush()
-    elif not quiet:
-        _print(diagnosis, verbose)
     if output is not None:
         _write(output, document)
         talk(f"wrote {output}")
@@ -121,7 +141,6 @@ def command(
 
         _write(report, render_html(diagnosis))
         talk(f"wrote {report}")
-    return recording.exit_code or _own_exit_code(diagnosis)
 
 
 def _may_write(option: str, path: Path | None, *, force: bool) -> None:
@@ -188,7 +207,14 @@ def _ceilings(path: Path | None, talk: Any) -> Ceilings:
     from mansard.measure import load_cached
 
     if path is not None:
-        return ceilings_from_json(read_document(path, "ceilings/1"), source=str(path))
+        document = read_document(path, "ceilings/1")
+        try:
+            return ceilings_from_json(document, source=str(path))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            what = f"{type(error).__name__}: {error}"
+            raise InputError(
+                f"{path} is a damaged ceilings document ({what})", hint="mansard measure -o FOLDER"
+            ) from None
     cached = load_cached()
     return cached if cached is not None else _measure_now(None, talk)
 
@@ -197,7 +223,7 @@ def _measure_now(threads: int | None, talk: Any) -> Ceilings:
     from mansard.measure import measure, save
 
     many = f" at {threads} threads" if threads else ""
-    talk(f"no ceilings on record for this machine{many}: measuring them first (about 45 s, kept for the next run)")
+    talk(f"no ceilings on record for this machine{many}: measuring them first (about a minute, kept for the next run)")
     ceilings = measure("quick", threads=threads)
     try:
         save(ceilings)
