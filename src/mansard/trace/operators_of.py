@@ -254,7 +254,7 @@ def _kinds(timeline: Timeline, table: Events) -> tuple[Int64Array, tuple[tuple[A
     for pair in pairs.tolist():
         try:
             call = _call(timeline, pair // wide, pair % wide - 1)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, ArithmeticError):
             call = AtenCall(timeline.names[pair // wide])
         kinds.append((call, _cost(call)))
     return inverse.reshape(-1).astype(np.int64), tuple(kinds)

@@ -113,7 +113,7 @@ def identity_of(timeline: Timeline) -> RankIdentity:
     for scope in (timeline.environment, timeline.environment.get("variables", {})):
         for name in _LAUNCHERS:
             value = str(scope.get(name, "")) if isinstance(scope, Mapping) else ""
-            if value.isdigit():
+            if value.isascii() and value.isdigit():
                 return RankIdentity(rank=int(value), stated_by="launcher", world_size=size, host=host)
     stated = {p.rank for p in timeline.processes if p.rank is not None}
     if len(stated) == 1:

@@ -251,6 +251,16 @@ class Columns:
             return NONE
         return int(value)
 
+    def _narrow(self, column: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return a column whose values fit 32 bits; what does not is not recorded."""
+        if column.strides == (0,) or not column.size:
+            return column
+        wide = (column < -1) | (column >= 2**31)
+        if not wide.any():
+            return column
+        self.tally.add("big_integer", int(np.count_nonzero(wide)))
+        return np.where(wide, NONE, column)
+
     def _within_limit(self) -> None:
         if self.memory_limit is not None and self.kept_bytes > self.memory_limit:
             raise InputError(
@@ -274,6 +284,8 @@ class Columns:
             for n, t in (("name", np.int32), ("correlation", np.int64), ("stream", np.int64), ("device", np.int64),
                          ("context", np.int64), ("nbytes", np.int64), ("detail", np.int32))
         }  # fmt: skip
+        for name in ("device", "context"):
+            given[name] = self._narrow(given[name])
         for name, column in place(rows.column("place", count, np.int32)).items():
             mine = given.get(name)
             given[name] = column if mine is None or mine.strides == (0,) else np.where(mine == NONE, column, mine)

@@ -15,7 +15,7 @@ from mansard.trace.readers.kineto_text import Event, raw_json
 #: Where one event ends and the next begins. Inside a JSON text a quote is escaped, so a brace followed by a quote and one of
 #: these keys never stands in a sound text; inside nested objects it may.
 BOUNDARY = re.compile(rb'\}\s*,\s*\{\s*"(?:ph|name|cat|pid|tid|ts|args|id|s|bp|dur)"\s*:')
-_EMPTY_TAIL = re.compile(rb"\}\s*,\s*\{\s*\}")
+ANY_BOUNDARY = re.compile(rb"\}\s*,\s*\{")  # for events that start with a key of their own; only decoding tells
 _NOT_A_NUMBER = re.compile(
     rb"(?<=[:,\[])(\s*)[-+]?(?:[Nn]a[Nn]|[Ii]nf(?:inity)?|INF|1\.#(?:INF|IND|QNAN)\d*)(?=\s*[,}\]])"
 )

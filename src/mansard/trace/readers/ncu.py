@@ -19,8 +19,10 @@ from mansard.core.errors import InputError
 from mansard.core.unknown import Unknown, is_known
 from mansard.trace.readers.ncu_metrics import Measured, measured
 from mansard.trace.readers.ncu_units import number, to_base
+from mansard.trace.readers.numbers import natural
 from mansard.trace.run import Finding
 from mansard.trace.timeline import (
+    LONGEST_NS,
     Clock,
     Damage,
     Device,
@@ -34,6 +36,7 @@ from mansard.trace.timeline import (
 
 _FIXED = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context", "Stream", "Block Size", "Grid Size",
           "Device", "CC")  # fmt: skip
+_DETAIL_COLUMNS = ("ID", "Process ID", "Section Name", "Metric Name", "Metric Unit", "Metric Value")
 _HINT = "export with: ncu --import REPORT.ncu-rep --csv --page raw"
 
 
@@ -101,6 +104,11 @@ def read_report(path: Path) -> Report:
     rows, damage = _rows(Path(path))
     header = rows[0]
     if "Metric Name" in header and "Metric Value" in header:
+        missing = [c for c in _DETAIL_COLUMNS if c not in header]
+        if missing:
+            raise InputError(
+                f"{path} is a details page without the columns {', '.join(missing)}", hint=_HINT, code="damaged_csv"
+            )
         return _details(rows, damage)
     return _raw(Path(path), rows, damage)
 
@@ -145,7 +153,7 @@ def read(
         tables={Kind.KERNEL: table} if wanted and report.kernels else {},
         names=names.table(),
         devices=_devices(report.kernels),
-        processes=tuple(Process(pid=int(p) if p.isdigit() else p, name=n) for p, n in pids),
+        processes=tuple(Process(pid=p if (number_of := natural(p)) is None else number_of, name=n) for p, n in pids),
         absent=absent,
         clock=Clock(domain="unknown", epoch_offset_ns=Unknown("Nsight Compute records no start times")),
         damage=damage,
@@ -316,14 +324,14 @@ def _table(kernels: Sequence[ProfiledKernel], names: Names) -> tuple[Events, int
     lost = 0
     for row, k in enumerate(kernels):
         seconds = k.measured.duration_s
-        if not is_known(seconds):
+        if not is_known(seconds) or not 0 <= seconds * 1e9 <= LONGEST_NS:
             lost += 1
             continue
         columns["length"].append(round(seconds * 1e9))
         columns["name"].append(names.code(k.name))
-        columns["device"].append(numbers.get(int(k.device), -1) if k.device.isdigit() else -1)
-        columns["context"].append(int(k.context) if k.context.isdigit() else -1)
-        columns["stream"].append(int(k.stream) if k.stream.isdigit() else -1)
+        columns["device"].append(numbers.get(_small(k.device), -1))
+        columns["context"].append(_small(k.context))
+        columns["stream"].append(_small(k.stream))
         columns["process"].append(pids[k.process, k.process_name])
         columns["detail_row"].append(row)
     length = np.array(columns.pop("length"), dtype=np.int64)
@@ -333,14 +341,19 @@ def _table(kernels: Sequence[ProfiledKernel], names: Names) -> tuple[Events, int
                   **{n: np.array(v, dtype=np.int64) for n, v in columns.items()}), lost  # fmt: skip
 
 
+def _small(text: str) -> int:
+    found = natural(text, below=2**31)
+    return -1 if found is None else found
+
+
 def _numbers(kernels: Sequence[ProfiledKernel]) -> list[int]:
-    return sorted({int(k.device) for k in kernels if k.device.isdigit()})
+    return sorted({_small(k.device) for k in kernels} - {-1})
 
 
 def _devices(kernels: Sequence[ProfiledKernel]) -> tuple[Device, ...]:
     out = []
     for wanted in _numbers(kernels):
-        k = next(k for k in kernels if k.device == str(wanted))
+        k = next(k for k in kernels if _small(k.device) == wanted)
         count = k.values.get("device__attribute_multiprocessor_count")
         memory = k.values.get("device__attribute_total_memory")
         unknown = Unknown("not in the file")

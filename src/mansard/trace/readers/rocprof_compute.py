@@ -13,6 +13,7 @@ import numpy as np
 
 from mansard.core.errors import InputError
 from mansard.core.unknown import MaybeFloat, Unknown
+from mansard.trace.readers.numbers import natural
 from mansard.trace.run import Finding
 from mansard.trace.timeline import NONE, Clock, Damage, Device, Kind, Names, Process, Timeline, events, sound
 
@@ -184,7 +185,11 @@ def _roofs(folder: Path, damage: list[Damage]) -> tuple[MeasuredRoof, ...]:
             device = row.get("device", "")
             out.append(
                 MeasuredRoof(
-                    device=int(device) if device.isdigit() else NONE, name=name, value=value * 1e9, low=low, high=high
+                    device=NONE if (found := natural(device)) is None else found,
+                    name=name,
+                    value=value * 1e9,
+                    low=low,
+                    high=high,
                 )
             )
     return tuple(out)
@@ -216,7 +221,7 @@ def _kernels(folder: Path, names: Names, damage: list[Damage]) -> tuple[Any, lis
     def text(row: Mapping[str, str], what: str) -> str:
         return next((row[s] for s in _SPELLINGS[what] if s in row), "")
 
-    kept = [r for r in rows if text(r, "start").isdigit() and text(r, "end").isdigit()]
+    kept = [r for r in rows if natural(text(r, "start")) is not None and natural(text(r, "end")) is not None]
     if len(kept) < len(rows):
         count = len(rows) - len(kept)
         damage.append(
@@ -229,7 +234,7 @@ def _kernels(folder: Path, names: Names, damage: list[Damage]) -> tuple[Any, lis
         )
 
     def whole(what: str) -> list[int]:
-        return [int(t) if (t := text(r, what)).isdigit() else NONE for r in kept]
+        return [NONE if (n := natural(text(r, what))) is None else n for r in kept]
 
     numbers, pids = sorted(set(whole("device")) - {NONE}), sorted(set(whole("pid")) - {NONE})
     index, process = {n: i for i, n in enumerate(numbers)}, {p: i for i, p in enumerate(pids)}

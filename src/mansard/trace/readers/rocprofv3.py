@@ -18,6 +18,7 @@ import numpy as np
 from mansard.core.errors import InputError
 from mansard.core.unknown import Unknown
 from mansard.trace.readers.chrome_checks import stream_overlap
+from mansard.trace.readers.numbers import int64s, natural
 from mansard.trace.readers.planes import copy_kind
 from mansard.trace.run import Finding
 from mansard.trace.timeline import (
@@ -239,9 +240,9 @@ class _Build:
             )
         columns: dict[str, Any] = {
             "name": np.array(codes), "process": process, "device": np.array([self._device_of(i.agent_id.handle) for i in infos]),
-            "stream": np.array([i.queue_id.handle for i in infos], dtype=np.int64),
+            "stream": int64s([i.queue_id.handle for i in infos]),
         }  # fmt: skip
-        extras = {"hip_stream": np.array([r.stream_id.handle for r in records], dtype=np.int64)}
+        extras = {"hip_stream": int64s([r.stream_id.handle for r in records])}
         self._add(Kind.KERNEL, records, columns, extras)
 
     def _copies(self, records: Sequence[_Record], process: int, strings: _Strings) -> None:
@@ -252,8 +253,8 @@ class _Build:
         device = [next((known[d] for d in reversed(_ends(r)) if known[d] != NONE), NONE) for r in records]
         columns: dict[str, Any] = {
             "name": self.names.codes(names), "process": process, "device": np.array(device),
-            "stream": np.array([r.stream_id.handle for r in records], dtype=np.int64),
-            "nbytes": np.array([r.bytes for r in records], dtype=np.int64),
+            "stream": int64s([r.stream_id.handle for r in records]),
+            "nbytes": int64s([r.bytes for r in records]),
             "copy_kind": np.array([_direction(n) for n in names], dtype=np.int8),
         }  # fmt: skip
         self._add(Kind.COPY, records, columns, None)
@@ -270,9 +271,9 @@ class _Build:
     def _add(
         self, kind: Kind, records: Sequence[_Record], columns: dict[str, Any], extras: dict[str, Any] | None
     ) -> None:
-        start = np.array([r.start_timestamp for r in records], dtype=np.int64)
-        end = np.array([r.end_timestamp for r in records], dtype=np.int64)
-        columns["correlation"] = np.array([r.correlation_id.internal for r in records], dtype=np.int64)
+        start = int64s([r.start_timestamp for r in records])
+        end = int64s([r.end_timestamp for r in records])
+        columns["correlation"] = int64s([r.correlation_id.internal for r in records])
         table = events(start_ns=start, end_ns=end, extras=extras, **columns)
         missing = (start == 0) | (end == 0)
         if missing.any():
@@ -413,7 +414,7 @@ def _from_csv(path: Path, data: bytes) -> Timeline:
     short = 0
     for row in rows:
         start, end = field(row, "start_timestamp"), field(row, "end_timestamp")
-        if not (start.isdigit() and end.isdigit()):
+        if natural(start) is None or natural(end) is None:
             short += 1
             continue
         device = NONE

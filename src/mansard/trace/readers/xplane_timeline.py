@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from mansard.core.errors import InputError
 from mansard.core.unknown import Unknown
+from mansard.trace.readers.numbers import natural
 from mansard.trace.readers.planes import copy_kind, device_event_kind, device_of, line_kind, stream_of
 from mansard.trace.readers.xplane import XLine, XPlane, XSpace, parse_xspace
 from mansard.trace.run import Finding
@@ -205,8 +206,8 @@ def _copy_bytes(plane: XPlane, line: XLine) -> Int64Array:
     sizes = np.full(len(texts) + 1, NONE, dtype=np.int64)
     for i, text in enumerate(texts):
         for word in text.split():
-            if word.startswith("size:") and word[5:].isdigit():
-                sizes[i] = int(word[5:])
+            if word.startswith("size:") and (size := natural(word[5:])) is not None:
+                sizes[i] = size
     return sizes[codes]
 
 
