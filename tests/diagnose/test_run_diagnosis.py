@@ -141,6 +141,7 @@ def test_page_faults_make_a_slow_fresh_result_a_memory_verdict() -> None:
     assert without.verdict.bound is Bound.UNDETERMINED
     found = diagnose(run_of([Ran(fresh, 20.0)], minor_faults=15625.0))
     assert found.verdict.bound is Bound.MEMORY
+    assert "page faults" in found.verdict.sentence
     advice = next(a for a in found.advice if a.rule == "page_faults")
     assert advice.gain_s == pytest.approx(0.020 - 0.00384 - 1e-6, rel=1e-3)
 
@@ -240,3 +241,26 @@ def test_sweep_agrees_with_a_bitmap(first, second, cuts) -> None:
     for s, e in zip(*a, strict=True):
         covered[s:e] = True
     assert union_ns(*a) == int(covered.sum())
+
+
+def test_the_step_is_a_median_even_without_unprofiled_steps() -> None:
+    # Nine steps of 12 ms and one of 120 ms: the median is 12 ms (the mean 22.8), and the rows add up to it.
+    trace = run_of([Ran(GEMM, 12.0)], steps=10)
+    end = trace.end_ns.copy()
+    edges = np.append(trace.steps.start_ns, trace.steps.end_ns[-1])
+    end[-1] += 108_000_000
+    edges[-1] += 108_000_000
+    steps = replace(trace.steps, start_ns=edges[:-1], end_ns=edges[1:])
+    found = diagnose(replace(trace, end_ns=end, steps=steps, window_ns=(int(edges[0]), int(edges[-1]))))
+    assert found.step.median_s == pytest.approx(0.012)
+    assert sum(r.time_s for r in found.operators) == pytest.approx(0.012)
+    assert sum(p.time_s for p in found.parts) == pytest.approx(0.012)
+    assert found.verdict.bound is Bound.COMPUTE
+
+
+def test_share_time_and_headroom_of_a_row_have_one_denominator() -> None:
+    trace = run_of([Ran(GEMM, 12.0), Ran(GEMM, 24.0)])
+    row = diagnose(trace).operators[0]
+    # 10.737 ms of 18 ms a call
+    assert row.share_of_ceiling == pytest.approx(10.737 / 18, rel=1e-3)
+    assert row.headroom_s == pytest.approx(row.time_s * (1 - row.share_of_ceiling), rel=1e-6)

@@ -34,9 +34,14 @@ class Windows:
     repeated: bool
 
     @property
-    def mean_s(self) -> float:
-        """Mean length of a window [s]."""
-        return float((self.end_ns - self.start_ns).mean()) * 1e-9
+    def median_s(self) -> float:
+        """Median length of a window [s]."""
+        return float(np.median(self.end_ns - self.start_ns)) * 1e-9
+
+    @property
+    def typical_ratio(self) -> float:
+        """Median over mean length: what turns sums over all windows into those of a typical one."""
+        return self.median_s / (float((self.end_ns - self.start_ns).mean()) * 1e-9)
 
     @property
     def count(self) -> int:
@@ -101,7 +106,7 @@ def account(
     judged: Sequence[JudgedOperator],
     charged: npt.NDArray[np.float64],
     duration_s: npt.NDArray[np.float64],
-    unprofiled_s: float | None,
+    unprofiled_s: float,
     memory: MemoryEvidence,
 ) -> Account:
     """Return where the time of one step goes.
@@ -111,8 +116,8 @@ def account(
         windows: Its steady steps.
         judged: Verdict of each kind of operation that ran in them.
         charged: Time charged to each operation as recorded; operations that run at once share it [s].
-        duration_s: Duration of each operation without the profiler's part [s].
-        unprofiled_s: Step time with the profiler off [s]; None where it was not measured.
+        duration_s: Duration of each operation in a typical step, without the profiler's part [s].
+        unprofiled_s: Step time with the profiler off, measured or estimated [s].
         memory: What page faults say; memory that they mapped is unmapped between operations, and that is memory time.
     """
     kinds = np.full(max(1, len(trace.operators)), "unattributed", dtype=object)
@@ -132,12 +137,12 @@ def account(
     layers.append(Layer(owner="dispatch", start_ns=trace.dispatch_start_ns, end_ns=trace.dispatch_end_ns))
     pieces = sweep(layers, windows.start_ns, windows.end_ns)
 
-    per_step = 1e-9 / windows.count
+    per_step = 1e-9 / windows.count * windows.typical_ratio
     work: dict[str, float] = {}
     for kind in _OPERATION_LAYERS:
         mine = (of_op == kind) & inside(windows, trace.start_ns)
         raw = float(charged[mine].sum())
-        kept = float(duration_s[mine].sum()) / raw if raw > 0 else 1.0
+        kept = float(duration_s[mine].sum()) / (raw * windows.typical_ratio) if raw > 0 else 1.0
         work[kind] = pieces.total_ns(kind) * per_step * kept
     waits = {cause.value: pieces.total_ns(f"wait {cause.value}") * per_step for cause in WaitCause}
     dispatch, python = _between(trace, pieces, per_step)
@@ -146,10 +151,10 @@ def account(
     # The profiler only adds time. A step that was a little slower without it is noise, and its parts are stretched
     # alike; one that was much slower met something that was recorded nowhere (another program had the processors, say),
     # and to call that dispatch or Python would be to make it up.
-    slower = max(0.0, unprofiled_s - windows.mean_s) if unprofiled_s is not None else 0.0
-    unrecorded = slower if slower > NOISE_RATIO * windows.mean_s else 0.0
-    target = min(unprofiled_s, windows.mean_s) if unprofiled_s is not None else None
-    by_kind, host, step_s = _fit_to_step(trace, windows, work, waits, dispatch, python - unmapping, target)
+    slower = max(0.0, unprofiled_s - windows.median_s)
+    unrecorded = slower if slower > NOISE_RATIO * windows.median_s else 0.0
+    target = min(unprofiled_s, windows.median_s)
+    by_kind, host, step_s = _fit_to_step(work, waits, dispatch, python - unmapping, target)
     stretch = 1.0 + (slower - unrecorded) / step_s if step_s > 0 else 1.0
     by_kind = {kind: seconds * stretch for kind, seconds in by_kind.items()}
     host = {cause: seconds * stretch for cause, seconds in host.items()}
@@ -179,18 +184,13 @@ def _between(trace: RunTrace, pieces: Segments, per_step: float) -> tuple[float,
 
 
 def _fit_to_step(
-    trace: RunTrace,
-    windows: Windows,
     work: Mapping[str, float],
     waits: Mapping[str, float],
     dispatch: float,
     python: float,
-    unprofiled_s: float | None,
+    unprofiled_s: float,
 ) -> tuple[dict[str, float], dict[str, float], float]:
     """Take the profiler's part out so that the kinds add up to the unprofiled step."""
-    if unprofiled_s is None:
-        ops_per_step = int(inside(windows, trace.start_ns).sum()) / windows.count
-        unprofiled_s = max(windows.mean_s - ops_per_step * trace.op_overhead_s, 0.25 * windows.mean_s)
     fixed = sum(work.values()) + sum(waits.values())
     between = dispatch + python
     work, waits = dict(work), dict(waits)

@@ -49,19 +49,17 @@ def diagnose_run(
     trace = _at_its_scope(trace)
     windows = windows_of(trace)
     chosen = inside(windows, trace.start_ns)
-    step = _step_time(trace, windows)
-    unprofiled = step.median_s if trace.unprofiled_step_s else None
     ops_per_step = float(chosen.sum()) / windows.count
+    step = _step_time(trace, windows, ops_per_step)
     overhead = trace.op_overhead_s
-    if unprofiled is not None and ops_per_step > 0:
-        overhead = min(overhead, max(0.0, windows.mean_s - unprofiled) / ops_per_step)
+    if trace.unprofiled_step_s and ops_per_step > 0:
+        overhead = min(overhead, max(0.0, windows.median_s - step.median_s) / ops_per_step)
     charged = charged_s(trace.start_ns, trace.end_ns)
-    duration = _within_step(windows, chosen, corrected_durations_s(charged, overhead), unprofiled)
+    duration = corrected_durations_s(charged, overhead) * windows.typical_ratio
+    duration = _within_step(windows, chosen, duration, step.median_s)
     memory = memory_evidence(trace, chosen, windows.count)
     judged = judge_operators(trace, ceilings, chosen, charged, duration, memory)
-    where = account(trace, windows, judged, charged, duration, unprofiled, memory)
-    if unprofiled is None and step.count:
-        step = _with_median(step, where.step_s)
+    where = account(trace, windows, judged, charged, duration, step.median_s, memory)
     case = Case(
         trace=trace, ceilings=ceilings, windows=windows, judged=judged, account=where, memory=memory,
         chosen=chosen, duration_s=duration,
@@ -101,29 +99,30 @@ def _within_step(
     windows: Windows,
     chosen: npt.NDArray[np.bool_],
     duration_s: npt.NDArray[np.float64],
-    unprofiled_s: float | None,
+    unprofiled_s: float,
 ) -> npt.NDArray[np.float64]:
     """Return durations that fit into the unprofiled step: what is longer than the step was slowed by the profiler."""
     kept = float(duration_s[chosen].sum()) / windows.count
-    if unprofiled_s is None or kept <= unprofiled_s:
+    if kept <= unprofiled_s:
         return duration_s
     return duration_s * (unprofiled_s / kept)
 
 
-def _step_time(trace: RunTrace, windows: Windows) -> StepTime:
+def _step_time(trace: RunTrace, windows: Windows, ops_per_step: float) -> StepTime:
+    """Return the step time: measured with the profiler off, else the median without what the profiler adds to operations."""
     lengths = (windows.end_ns - windows.start_ns).astype(np.float64) * 1e-9
     profiled = float(np.median(lengths))
     recorded = median_interval(lengths)
     low, high, count = recorded.low, recorded.high, recorded.count
-    median, overhead = recorded.median, None
+    median, overhead = max(profiled - ops_per_step * trace.op_overhead_s, 0.25 * profiled), None
     if trace.unprofiled_step_s:
         alone = median_interval(trace.unprofiled_step_s)
         median, overhead = alone.median, profiled / alone.median - 1.0
-        if alone.count >= MANY_STEPS:
-            low, high, count = alone.low, alone.high, alone.count
-        else:
-            # A few group means say nothing of the spread of steps: take the relative spread that was recorded.
-            low, high = low * median / profiled, high * median / profiled
+    if len(trace.unprofiled_step_s) >= MANY_STEPS:
+        low, high, count = alone.low, alone.high, alone.count
+    else:
+        # A few group means, or none, say nothing of the spread of steps: take the relative spread that was recorded.
+        low, high = low * median / profiled, high * median / profiled
     return StepTime(
         median_s=median,
         count=count if windows.repeated else 1,
@@ -133,15 +132,6 @@ def _step_time(trace: RunTrace, windows: Windows) -> StepTime:
         source=trace.steps.source if windows.repeated else "none",
         note=trace.steps.note if windows.repeated else "everything that was recorded; no repeated step was found",
     )
-
-
-def _with_median(step: StepTime, median_s: float) -> StepTime:
-    """Return `step` with its estimate without the profiler, the interval moved along."""
-    ratio = median_s / step.profiled_median_s if step.profiled_median_s > 0 else 1.0
-    return StepTime(
-        median_s=median_s, count=step.count, ci95_s=(step.ci95_s[0] * ratio, step.ci95_s[1] * ratio),
-        profiled_median_s=step.profiled_median_s, profiler_overhead_ratio=None, source=step.source, note=step.note,
-    )  # fmt: skip
 
 
 def _row(judged: JudgedOperator, windows: Windows) -> OperatorRow:
@@ -291,6 +281,15 @@ def _findings(
                 f"({format_s(step.profiled_median_s)} against {format_s(step.median_s)}); its part was taken out",
             )
         )
+    under = max((float(x) for x in (ceilings.machine.get("foreign_load") or {}).values()), default=0.0)
+    if under > FOREIGN_LOAD:
+        notes.append(
+            Note(
+                code="ceilings_under_load",
+                text=f"the ceilings were measured while other programs used up to {format_ratio(under)} of the processors: "
+                "they may be too low and the shares too high; run mansard measure on an idle machine",
+            )
+        )
     loads = [
         float(p.get("foreign_load_ratio", 0.0)) for p in ((drift or {}).get("before"), (drift or {}).get("after")) if p
     ]
@@ -302,7 +301,6 @@ def _findings(
                 "bounds and its shares lower bounds",
             )
         )
-    under = max((float(x) for x in (ceilings.machine.get("foreign_load") or {}).values()), default=0.0)
     measured_under_load = (
         (f"ceilings measured while other programs used {format_ratio(under)} of the processors (measure again)",)
         if under > FOREIGN_LOAD

@@ -40,7 +40,7 @@ class JudgedOperator:
         operator: What it is.
         calls: Calls inside the steady steps.
         total_s: Their time, profiler overhead removed [s].
-        call_s: Median time of one call, profiler overhead removed [s].
+        call_s: Mean time of one call, profiler overhead removed [s]; share, time and headroom have one denominator.
         judgement: The verdict on one call.
         least: The least time of one call.
     """
@@ -123,7 +123,7 @@ def judge_operators(
         mine = time_s[starts[index] : ends[index]]
         if mine.size == 0:
             continue
-        call_s = max(float(np.median(mine)), 1e-9)
+        call_s = max(float(mine.mean()), 1e-9)
         least, judgement = judge_one(operator, call_s, trace, ceilings, memory, uncertainty_ratio=float(split[index]))
         judged.append(
             JudgedOperator(
@@ -148,7 +148,7 @@ def judge_one(
     *,
     uncertainty_ratio: float = 0.0,
 ) -> tuple[LeastTime, Judgement]:
-    """Return the least time of one call of `operator` and the verdict on its median time `call_s` [s]."""
+    """Return the least time of one call of `operator` and the verdict on its time `call_s` [s]."""
     demand = operator.demand
     if isinstance(demand, Unknown):
         unknown = LeastTime(time_s=demand)

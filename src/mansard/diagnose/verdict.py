@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mansard.core import Area, Bound, Grade, Unknown, is_known, share_of, worst_grade
+from mansard.core import BOUND_SHARE, Area, Bound, Grade, Unknown, is_known, share_of, worst_grade
 from mansard.core.units import format_bytes_per_s, format_flop_per_s, format_ratio, format_s
 from mansard.diagnose.judge_operators import JudgedOperator
 from mansard.diagnose.records import Verdict
@@ -85,7 +85,12 @@ def _in_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator], sha
     if bound is Bound.UNDETERMINED:
         sentence = (
             f"Undetermined: {format_ratio(share_of_step)} of a step is in operations far below their ceilings, "
-            f"first {rows[0].operator.name} ({reached}: {label})."
+            f"first {rows[0].operator.name}; together they run {reached}: {label}."
+        )
+    elif bound is Bound.MEMORY and is_known(share) and share < BOUND_SHARE and case.memory.fresh_is_faulted:
+        sentence = (
+            f"Memory-bound: {format_ratio(share_of_step)} of a step goes into operations whose results need new memory from "
+            f"the kernel (page faults); they run {reached}: {label}."
         )
     else:
         sentence = f"{bound.value.capitalize()}-bound: {format_ratio(share_of_step)} of a step is limited by {label}, and runs {reached}."

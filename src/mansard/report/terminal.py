@@ -178,8 +178,12 @@ def _step(page: _Page, d: Diagnosis) -> None:
     if overhead is None:
         profiler = f"profiler overhead not measured ({format_s(s.profiled_median_s)} with it on)"
     else:
-        sign = "-" if overhead < 0 else "+"
-        profiler = f"profiler {sign}{format_ratio(abs(overhead))} ({format_s(s.profiled_median_s)} with it on)"
+        with_it = f"({format_s(s.profiled_median_s)} with it on)"
+        profiler = (
+            f"profiler +{format_ratio(overhead)} {with_it}"
+            if overhead >= 0
+            else f"profiler cost within noise {with_it}"
+        )
     page.wrapped(f"{spread}; steps found by {page.clean(s.source)}; {profiler}", lines=0 if page.verbose else 4)
     work = [figure(d.flop_per_step, format_flop, missing="?"), figure(d.bytes_per_step, format_bytes, missing="?")]
     units = ["matrix FLOP" if work[0] == "?" else "of matrix work", "bytes" if work[1] == "?" else "compulsory traffic"]
@@ -324,7 +328,8 @@ def _operators(page: _Page, d: Diagnosis) -> None:
 def _advice(page: _Page, d: Diagnosis) -> None:
     limit = len(d.advice) if page.verbose else _FIRST_THINGS
     more = f"{len(d.advice) - limit} more in --json and the report" if len(d.advice) > limit else ""
-    page.heading("Worth doing first", more)
+    overlap = "gains overlap" if len(d.advice) > 1 else ""
+    page.heading("Worth doing first", "; ".join(x for x in (overlap, more) if x))
     if not d.advice:
         page.wrapped("no rule found anything worth doing")
     for index, item in enumerate(d.advice[:limit], 1):
@@ -361,8 +366,8 @@ def _receipt(page: _Page, d: Diagnosis) -> None:
     elif rows:
         # The peak first, then what is said in one word; the machine's details are for --verbose, the report and --json.
         rows.sort(key=lambda row: (not row[0].startswith(("peak", "mfu_peak.label")), "." in row[0]))
-        words = [(name.removesuffix(".label").replace("_", " "), value) for name, value in rows if value]
-        joined = "; ".join(f"{page.short(name, 40)}: {page.short(value, 160)}" for name, value in words)
+        labelled = [(name.removesuffix(".label").replace("_", " "), value) for name, value in rows if value]
+        joined = "; ".join(f"{page.short(name, 40)}: {page.short(value, 160)}" for name, value in labelled)
         page.wrapped(joined, rest="    ", lines=5)
     elif not used:
         page.wrapped("none was kept: no figure here says what it was judged against")

@@ -105,8 +105,8 @@ class View:
         if s.profiler_overhead_ratio is None:
             overhead = f"with the profiler on {format_s(s.profiled_median_s)}, its overhead was not measured"
         else:
-            sign = "\u2212" if s.profiler_overhead_ratio < 0 else "+"
-            overhead = f"profiler {sign}{format_ratio(abs(s.profiler_overhead_ratio))}"
+            costs = s.profiler_overhead_ratio >= 0
+            overhead = f"profiler +{format_ratio(s.profiler_overhead_ratio)}" if costs else "profiler cost within noise"
         plural = "" if s.count == 1 else "s"
         full = self.d.full_square_flop_per_step
         causal = "matrix work"
