@@ -406,3 +406,11 @@ def test_flipped_bytes_never_raise_anything_else(tmp_path_factory, data):
         return
     assert said.message
     assert said.hint
+
+
+def test_events_that_start_with_a_key_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(chrome_stream, "BLOCK_BYTES", 2000)
+    events = [{"cname": "x", **kernel(10 * i, 1, correlation=i)} for i in range(1, 300)]
+    t = read(tmp_path, {"traceEvents": events})
+    assert len(t.of(Kind.KERNEL)) == 299
+    assert not t.damage

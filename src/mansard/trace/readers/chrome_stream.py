@@ -138,9 +138,8 @@ class Stream:
         """Decode as much of `text` as ends at an event; return events, the remaining text, and whether the array ended."""
         window = max(len(text) - _WINDOW, 0)
         cuts = [m.start() + 1 for m in salvage.BOUNDARY.finditer(text, window)]
-        if not cuts:
-            cuts = [m.start() + 1 for m in salvage.ANY_BOUNDARY.finditer(text, window)]
-        for cut in reversed(cuts[-_TRIES:]):
+        guesses = cuts or [m.start() + 1 for m in salvage.ANY_BOUNDARY.finditer(text, window)]
+        for cut in reversed(guesses[-_TRIES:]):
             events = self._decoded(text[:cut])
             if events is not None:
                 return events, text[cut:].lstrip().removeprefix(b","), False
