@@ -214,7 +214,7 @@ def test_k09_graph_launch(case, kineto):
     assert int(graph.sum()) == expected["kernels_in_graph"]
     assert int(work.duration_ns[graph].sum()) == expected["graph_kernel_sum_ns"]
     assert int(work.end_ns[graph].max() - work.start_ns[graph].min()) == expected["graph_span_ns"]
-    assert len(np.unique(work.correlation[of_kernels])) == expected["distinct_launch_correlations"]
+    assert len(np.unique(t.of(Kind.KERNEL).correlation)) == expected["distinct_launch_correlations"]
     (call,) = np.unique(launches.call[graph])
     assert t.names[launches.calls.name[call]] == expected["launch_call"]
     assert isinstance(t.devices[0].name, Unknown)  # the file leaves the name empty: never another device's

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from mansard.trace.categories import COLLECTIVE, UNCLASSIFIED, Collective, Rules, shipped_rules, short_name
 from mansard.trace.launches import Launches, join_launches
-from mansard.trace.regions import attribute, base_name, innermost
+from mansard.trace.regions import Ranges, attribute, base_name, innermost
 from mansard.trace.run import Finding
 from mansard.trace.timeline import NONE, Events, Kind, Timeline
 
@@ -52,7 +52,12 @@ class KernelRow:
 
 
 def kernel_table(
-    timeline: Timeline, *, rules: Rules | None = None, launches: Launches | None = None, operators: bool = True
+    timeline: Timeline,
+    *,
+    rules: Rules | None = None,
+    launches: Launches | None = None,
+    operators: bool = True,
+    ranges: Ranges | None = None,
 ) -> list[KernelRow]:
     """Return one row per kernel name, the longest summed time first, then by name.
 
@@ -61,6 +66,7 @@ def kernel_table(
         rules: Rules of categories; None takes the shipped ones.
         launches: Joined launches, where they are at hand.
         operators: Whether to link kernels to the ranges and operations they were launched from.
+        ranges: Attributed ranges, where they are at hand.
     """
     table = timeline.of(Kind.KERNEL)
     if not len(table):
@@ -72,12 +78,13 @@ def kernel_table(
     counts = np.bincount(table.name, minlength=size)
     # Exact: the sums stay below 2^53 for a year of kernels.
     totals = np.bincount(table.name, weights=length, minlength=size).astype(np.int64)
-    order = np.argsort(table.name, kind="stable")
+    small = table.name.astype(np.int16) if size < 32000 else table.name  # 16 bits are sorted by radix
+    order = np.argsort(small, kind="stable")
     edges = np.concatenate([[0], np.cumsum(counts)])
     linked = launches.call[: len(table)] >= 0  # kernels come first in `launches.work`
     linked_counts = np.bincount(table.name[linked], minlength=size)
     devices = _per_device(table, length, size)
-    origin = _origins(timeline, launches, len(table)) if operators else {}
+    origin = _origins(timeline, launches, len(table), ranges) if operators else {}
     rows = []
     for index in np.flatnonzero(counts).tolist():
         name = timeline.names[index]
@@ -108,26 +115,36 @@ def _per_device(
     return found
 
 
-def _origins(timeline: Timeline, launches: Launches, kernels: int) -> dict[int, dict[str, int]]:
+def _origins(timeline: Timeline, launches: Launches, kernels: int, ranges: Ranges | None) -> dict[int, dict[str, int]]:
     """Return for each kernel name how often each innermost range or operation launched it."""
     kinds = tuple(k for k in (Kind.ANNOTATION, Kind.CPU_OP) if k in timeline.tables)
     if not kinds or not launches.launched.any():
         return {}
-    ranges = attribute(timeline, kinds=kinds, launches=launches)
+    if ranges is None or Kind.CPU_OP in kinds:
+        ranges = attribute(timeline, kinds=kinds, launches=launches)
     inner = innermost(ranges)
     rows, first = launches.by_call
     of_work = np.repeat(inner, np.diff(first))
     chosen = (rows < kernels) & (of_work != NONE)
     kernel_name = launches.work.name[rows[chosen]].astype(np.int64)
     range_name = ranges.table.name[of_work[chosen]].astype(np.int64)
-    joint = kernel_name * len(timeline.names) + range_name
-    pairs, counts = np.unique(joint, return_counts=True)
+    bases: dict[str, int] = {}
+    base_of = np.array([bases.setdefault(base_name(n), len(bases)) for n in timeline.names], dtype=np.int64)
+    words = list(bases)
+    own = np.flatnonzero(np.bincount(kernel_name, minlength=1))  # few kernel names among many names of ranges
+    place = np.zeros(len(timeline.names), dtype=np.int64)
+    place[own] = np.arange(own.size)
+    joint = place[kernel_name] * len(words) + base_of[range_name]
+    if own.size * len(words) < 50_000_000:
+        counted = np.bincount(joint, minlength=1)
+        pairs = np.flatnonzero(counted)
+        counts = counted[pairs]
+    else:
+        pairs, counts = np.unique(joint, return_counts=True)
     found: dict[int, dict[str, int]] = {}
     for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True):
-        kernel, owner = divmod(pair, len(timeline.names))
-        word = base_name(timeline.names[owner])
-        row = found.setdefault(kernel, {})
-        row[word] = row.get(word, 0) + count
+        kernel, owner = divmod(pair, len(words))
+        found.setdefault(int(own[kernel]), {})[words[owner]] = count
     return {k: dict(sorted(v.items(), key=lambda item: (-item[1], item[0]))) for k, v in found.items()}
 
 

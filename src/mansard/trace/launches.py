@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from mansard.trace.timeline import NONE, Events, Kind, Timeline
+from mansard.trace.timeline import DEVICE_WORK, NONE, Events, Kind, Timeline, events, joined
 
 Int64Array = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
@@ -20,7 +20,8 @@ class Launches:
     """Device work joined to the calls that launched it, ordered so that the work of a range is one slice.
 
     Args:
-        work: Kernels, copies, fills and whole graphs.
+        work: Kernels, copies, fills and whole graphs, in this order; times, names and devices, the other columns only where
+            the profile holds external ids.
         kind: Kind of each.
         calls: Calls of the runtime.
         call: Index into `calls` of each piece of work, -1 where no call launched it.
@@ -84,13 +85,31 @@ def join_launches(timeline: Timeline) -> Launches:
     Args:
         timeline: A profile; without calls nothing is joined.
     """
-    kinds = [k for k in (Kind.KERNEL, Kind.COPY, Kind.MEMSET, Kind.GRAPH) if k in timeline.tables]
-    work = timeline.of(Kind.KERNEL, Kind.COPY, Kind.MEMSET, Kind.GRAPH)
-    parts = [np.full(len(timeline.tables[k]), int(k), dtype=np.int8) for k in kinds]
-    kind = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int8)
+    tables = [(k, timeline.tables[k]) for k in DEVICE_WORK if k in timeline.tables and len(timeline.tables[k])]
     calls = timeline.of(Kind.RUNTIME)
-    call, duplicates = match(calls.process, calls.correlation, work.process, work.correlation)
-    return Launches(work=work, kind=kind, calls=calls, call=call, duplicates=duplicates)
+    found = [match(calls.process, calls.correlation, t.process, t.correlation) for _, t in tables]
+
+    parts = [np.full(len(t), int(k), dtype=np.int8) for k, t in tables]
+    return Launches(
+        work=_work([t for _, t in tables]),
+        kind=np.concatenate(parts) if parts else np.zeros(0, dtype=np.int8),
+        calls=calls,
+        call=np.concatenate([c for c, _ in found]) if found else np.zeros(0, dtype=np.int32),
+        duplicates=max((d for _, d in found), default=0),
+    )
+
+
+def _work(tables: list[Events]) -> Events:
+    """Return the tables as one: whole where they hold other links to the host, else the columns that ranges ask for.
+
+    Profiles are too large to copy columns that nobody reads.
+    """
+    if len(tables) < 2 or any("external_id" in t.extras for t in tables):
+        return joined(tables)
+    start, end, name, device = (
+        np.concatenate([getattr(t, n) for t in tables]) for n in ("start_ns", "end_ns", "name", "device")
+    )
+    return events(start_ns=start, end_ns=end, name=name, device=device)
 
 
 def match(

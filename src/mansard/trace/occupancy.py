@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +42,7 @@ _INPUT_RANGE = re.compile(
     r"dataloader|data_?load|__next__|next_batch|get_batch|fetch_batch|input_pipeline|\bdata\b(?=.*(wait|next|time))",
     re.I,
 )
+_DEVICE_KINDS = (Kind.KERNEL, Kind.COPY, Kind.MEMSET, Kind.GRAPH)
 _STREAM_WAIT = 2  # CUPTI's number of a wait on the device, in which no host thread waits
 
 
@@ -54,11 +56,11 @@ class DeviceTime:
         kernel_count: Kernels, those of zero length too.
         kernel_sum_ns: Summed time [ns]; may exceed the union, since kernels overlap.
         kernels: Merged kernels (and whole graphs, whose kernels are not known).
-        work: Merged kernels, graphs, copies and fills.
+        gpu_busy_ns: Time in which a kernel, a graph, a copy or a fill runs [ns].
+        gpu_span_ns: From the first to the last piece of any work [ns].
         kinds: Merged time by kind, see `KINDS`.
         idle_ns: Idle time of the kernel definition by cause [ns]; the causes add up to span minus busy.
         late_ns: Part of the launch gaps in which the host had not yet called for the next work [ns].
-        gaps: Idle intervals between kernels.
         streams: Streams with kernels.
     """
 
@@ -67,7 +69,8 @@ class DeviceTime:
     kernel_count: int
     kernel_sum_ns: int
     kernels: IntervalSet
-    work: IntervalSet
+    gpu_busy_ns: int
+    gpu_span_ns: int
     kinds: Mapping[str, IntervalSet]
     idle_ns: Mapping[str, int]
     late_ns: int
@@ -82,16 +85,6 @@ class DeviceTime:
     def span_ns(self) -> int:
         """From the first kernel's start to the last kernel's end [ns]."""
         return self.kernels.span_ns
-
-    @property
-    def gpu_busy_ns(self) -> int:
-        """Time in which a kernel, a copy or a fill runs [ns]."""
-        return self.work.length_ns
-
-    @property
-    def gpu_span_ns(self) -> int:
-        """From the first to the last piece of any work [ns]."""
-        return self.work.span_ns
 
     @property
     def gaps(self) -> IntervalSet:
@@ -199,43 +192,67 @@ def _kind_codes(timeline: Timeline, rules: Rules) -> npt.NDArray[np.int8]:
     return codes
 
 
-def _of_device(table: Events, device: int) -> Events:
-    if not len(table):
-        return table
-    if table.device.strides == (0,):
-        return table if table.device[0] == device else table.take(np.zeros(0, dtype=np.int64))
-    return table.take(table.device == device)
+@dataclass(frozen=True)
+class _Part:
+    """The work of one kind on one device, by start; `rows` are its rows in the table of its kind."""
+
+    rows: Int64Array
+    start_ns: Int64Array
+    end_ns: Int64Array
+
+
+def _part(table: Events, device: int) -> _Part:
+    """Return the rows of a device, by start. Only the columns that are needed are copied: profiles are large."""
+    if table.device.strides == (0,) and len(table):
+        rows = np.arange(len(table) if table.device[0] == device else 0)
+        start, end = table.start_ns[: rows.size], table.end_ns[: rows.size]
+    else:
+        rows = np.flatnonzero(table.device == device)
+        start, end = table.start_ns[rows], table.end_ns[rows]
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        rows, start, end = rows[order], start[order], end[order]
+    return _Part(rows=rows, start_ns=start, end_ns=end)
 
 
 def _one(timeline: Timeline, device: int, codes: npt.NDArray[np.int8], host: _Host) -> DeviceTime:
-    tables = {k: _of_device(timeline.of(k), device) for k in (Kind.KERNEL, Kind.COPY, Kind.MEMSET, Kind.GRAPH)}
-    kernel = tables[Kind.KERNEL]
+    parts = {k: _part(timeline.of(k), device) for k in _DEVICE_KINDS}
+    table, part = timeline.of(Kind.KERNEL), parts[Kind.KERNEL]
     kinds = {
-        "copy": _merged(tables[Kind.COPY]),
-        "memset": _merged(tables[Kind.MEMSET]),
-        "graph": _merged(tables[Kind.GRAPH]),
+        "copy": _merged(parts[Kind.COPY]),
+        "memset": _merged(parts[Kind.MEMSET]),
+        "graph": _merged(parts[Kind.GRAPH]),
     }
-    code = codes[kernel.name] if len(kernel) else np.zeros(0, dtype=np.int8)
+    code = codes[table.name[part.rows]]
+    present = np.bincount(code, minlength=len(KINDS))
     for word in ("compute", "communication", "unclassified"):
-        mask = code == KINDS.index(word)
-        kinds[word] = (
-            merge(kernel.start_ns, kernel.end_ns)
-            if mask.all() and mask.size
-            else merge(kernel.start_ns[mask], kernel.end_ns[mask])
-        )
-    kernels = union([kinds[k] for k in ("compute", "communication", "unclassified", "graph")])
+        which = KINDS.index(word)
+        if present[which] == code.size:
+            kinds[word] = _merged(part)
+        else:
+            mask = code == which
+            kinds[word] = merge(part.start_ns[mask], part.end_ns[mask]) if present[which] else EMPTY
+    kernels = _merged(part) if not len(kinds["graph"]) else union([_merged(part), kinds["graph"]])
     work = union([kernels, kinds["copy"], kinds["memset"]])
-    idle, late = host.idle_causes(device, tables, kernels, work)
-    streams = int(np.unique(kernel.stream).size) if len(kernel) else 0
+    idle, late = host.idle_causes(parts, kernels, work)
     return DeviceTime(
-        device=device, facts=timeline.devices[device], kernel_count=len(kernel),
-        kernel_sum_ns=int((kernel.end_ns - kernel.start_ns).sum()), kernels=kernels, work=work, kinds=kinds,
-        idle_ns=idle, late_ns=late, streams=streams,
+        device=device, facts=timeline.devices[device], kernel_count=int(part.rows.size),
+        kernel_sum_ns=int((part.end_ns - part.start_ns).sum()), kernels=kernels, gpu_busy_ns=work.length_ns, gpu_span_ns=work.span_ns, kinds=kinds,
+        idle_ns=idle, late_ns=late, streams=len(_distinct(table.stream[part.rows])),
     )  # fmt: skip
 
 
-def _merged(table: Events) -> IntervalSet:
-    return merge(table.start_ns, table.end_ns)
+def _distinct(values: npt.NDArray[Any]) -> list[int]:
+    """Return the distinct values of a column that has few."""
+    found: list[int] = []
+    while values.size and len(found) < 64:
+        found.append(int(values[0]))
+        values = values[values != values[0]]
+    return found + [int(v) for v in np.unique(values)]
+
+
+def _merged(part: _Part) -> IntervalSet:
+    return merge(part.start_ns, part.end_ns)
 
 
 class _Host:
@@ -246,13 +263,14 @@ class _Host:
         self.launches = launches
         self._offsets = {}
         place = 0
-        for kind in (Kind.KERNEL, Kind.COPY, Kind.MEMSET, Kind.GRAPH):
+        for kind in _DEVICE_KINDS:
             self._offsets[kind] = place
             place += len(timeline.of(kind))
+        self._rows: dict[re.Pattern[str], Int64Array] = {}
         self._waits: dict[tuple[int, ...], tuple[IntervalSet, IntervalSet]] = {}
 
     def idle_causes(
-        self, device: int, tables: Mapping[Kind, Events], kernels: IntervalSet, work: IntervalSet
+        self, parts: Mapping[Kind, _Part], kernels: IntervalSet, work: IntervalSet
     ) -> tuple[dict[str, int], int]:
         """Return the idle time by cause, and how much of the launch gaps the host was late for [ns]."""
         causes = dict.fromkeys(CAUSES, 0)
@@ -263,50 +281,39 @@ class _Host:
         gaps = inside.gaps()
         if not len(gaps):
             return causes, 0
-        sync, waits = self._of(tables)
+        sync, waits = self._of(parts)
         length = gaps.end_ns - gaps.start_ns
         in_sync = sync.covered_ns(gaps.start_ns, gaps.end_ns)
         in_input = union([sync, waits]).covered_ns(gaps.start_ns, gaps.end_ns) - in_sync
         rest = length - in_sync - in_input
-        called = self._next_call(device, gaps.end_ns)
+        called = self._next_call(parts, gaps.end_ns)
         late = called >= gaps.start_ns
         launch = (called != NONE) & (late | (length <= QUEUED_GAP_NS))
         causes[HOST_SYNC], causes[INPUT_WAIT] = int(in_sync.sum()), int(in_input.sum())
         causes[LAUNCH_GAP], causes[UNEXPLAINED] = int(rest[launch].sum()), int(rest[~launch].sum())
         return causes, int(rest[launch & late].sum())
 
-    def _next_call(self, device: int, start_ns: Int64Array) -> Int64Array:
-        """Return when the host called for the work that starts at each of these times on a device, -1 where not known."""
+    def _next_call(self, parts: Mapping[Kind, _Part], start_ns: Int64Array) -> Int64Array:
+        """Return when the host called for the work that starts at each of these times, -1 where not known."""
         found = np.full(start_ns.size, NONE, dtype=np.int64)
         if not len(self.launches.calls):
             return found
-        for kind, offset in self._offsets.items():
-            table = self.timeline.of(kind)
-            if not len(table):
+        for kind, part in parts.items():
+            if not part.rows.size:
                 continue
-            rows = np.arange(len(table))
-            if table.device.strides != (0,):
-                rows = np.flatnonzero(table.device == device)
-            elif table.device[0] != device:
-                continue
-            start = table.start_ns[rows]
-            if start.size > 1 and (start[1:] < start[:-1]).any():
-                order = np.argsort(start, kind="stable")
-                rows, start = rows[order], start[order]
-            place = np.minimum(np.searchsorted(start, start_ns), max(0, start.size - 1))
-            hit = (start[place] == start_ns) if start.size else np.zeros(start_ns.size, dtype=np.bool_)
-            call = self.launches.call[offset + rows[place]]
-            hit &= (call >= 0) & (found == NONE)
+            place = np.minimum(np.searchsorted(part.start_ns, start_ns), part.rows.size - 1)
+            call = self.launches.call[self._offsets[kind] + part.rows[place]]
+            hit = (part.start_ns[place] == start_ns) & (call >= 0) & (found == NONE)
             found[hit] = self.launches.calls.start_ns[call[hit]]
         return found
 
-    def _of(self, tables: Mapping[Kind, Events]) -> tuple[IntervalSet, IntervalSet]:
+    def _of(self, parts: Mapping[Kind, _Part]) -> tuple[IntervalSet, IntervalSet]:
         """Return when a host thread of the processes that use the device waits in a synchronisation, and for input."""
         processes: set[int] = set()
-        for table in tables.values():
-            if len(table):
-                column = table.process
-                processes |= {int(column[0])} if column.strides == (0,) else {int(p) for p in np.unique(column)}
+        for kind, part in parts.items():
+            column = self.timeline.of(kind).process
+            if part.rows.size:
+                processes |= {int(column[0])} if column.strides == (0,) else set(_distinct(column[part.rows]))
         key = tuple(sorted(processes))
         if key not in self._waits:
             self._waits[key] = (union([self._sync_rows(key), self._calls(key)]), self._input_ranges(key))
@@ -330,14 +337,20 @@ class _Host:
     def _named(self, table: Events, processes: tuple[int, ...], pattern: re.Pattern[str]) -> IntervalSet:
         if not len(table):
             return EMPTY
-        used = np.flatnonzero(np.bincount(table.name[table.name >= 0], minlength=1))
-        hits = [int(i) for i in used if pattern.search(self.timeline.names[int(i)])]
-        if not hits:
-            return EMPTY
-        flags = np.zeros(len(self.timeline.names) + 1, dtype=np.bool_)
-        flags[hits] = True
-        mask = flags[table.name] & _among(table.process, processes)
-        return merge(table.start_ns[mask], table.end_ns[mask])
+        rows = self._rows_named(table, pattern)
+        rows = rows[_among(table.process[rows], processes)]
+        return merge(table.start_ns[rows], table.end_ns[rows])
+
+    def _rows_named(self, table: Events, pattern: re.Pattern[str]) -> Int64Array:
+        """Return the rows whose name has the pattern; the same for every device, so found once."""
+        if pattern not in self._rows:
+            counts = (
+                np.bincount(table.name, minlength=1) if int(table.name.min()) >= 0 else np.bincount(table.name + 1)[1:]
+            )
+            flags = np.zeros(len(self.timeline.names) + 1, dtype=np.bool_)
+            flags[[int(i) for i in np.flatnonzero(counts) if pattern.search(self.timeline.names[int(i)])]] = True
+            self._rows[pattern] = np.flatnonzero(flags[table.name]) if flags.any() else np.zeros(0, dtype=np.int64)
+        return self._rows[pattern]
 
 
 def _among(process: npt.NDArray[np.int32], wanted: tuple[int, ...]) -> npt.NDArray[np.bool_]:

@@ -175,7 +175,7 @@ def _periodic(timeline: Timeline) -> ProfileSteps | None:
     table = timeline.of(Kind.KERNEL)
     if len(table) < _MIN_PERIOD_KERNELS * _MIN_REPEATS:
         return None
-    joint = table.device.astype(np.int64) << 40 | (table.stream & ((1 << 40) - 1))
+    joint = table.device.astype(np.int64) << 40 | (table.stream.astype(np.int64) & ((1 << 40) - 1))
     lanes, counts = np.unique(joint, return_counts=True)
     rows = np.flatnonzero(joint == lanes[np.argmax(counts)])
     rows = rows[np.argsort(table.start_ns[rows], kind="stable")][:400_000]

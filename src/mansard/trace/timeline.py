@@ -282,7 +282,8 @@ def events(*, start_ns: npt.NDArray[Any], end_ns: npt.NDArray[Any], extras: Mapp
             built[name] = constant(int(value), count, dtype)
         else:
             array = np.asarray(value)
-            built[name] = array if array.dtype == dtype else array.astype(dtype)
+            # A narrower integer is as good, and large profiles need the memory.
+            built[name] = array if np.can_cast(array.dtype, dtype) and array.dtype.kind == "i" else array.astype(dtype)
         if built[name].shape != (count,):
             raise ValueError(f"column {name} has shape {built[name].shape}, expected ({count},)")
     return Events(**built, extras=dict(extras or {}))

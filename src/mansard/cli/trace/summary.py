@@ -52,8 +52,8 @@ def summarise(timeline: Any, options: dict[str, Any]) -> dict[str, Any]:
     chosen = device_index(timeline, options["device"])
     launches = join_launches(timeline)
     devices = device_times(timeline, rules=rules, launches=launches, devices=None if chosen is None else [chosen])
-    rows = kernel_table(timeline, rules=rules, launches=launches)
     ranges = attribute(timeline, launches=launches)
+    rows = kernel_table(timeline, rules=rules, launches=launches, ranges=ranges)
     kernels = launches.launched & (launches.kind == int(Kind.KERNEL))
     launched = int(kernels.sum()), int(launches.work.duration_ns[kernels].sum())
     chips = {i: identify([d]) for i, d in enumerate(timeline.devices)}

@@ -179,10 +179,7 @@ class _Reader:
         for value in distinct:
             if value != NONE:
                 known.setdefault(value, len(known))
-        order = np.array(sorted(distinct), dtype=np.int64)
-        codes = np.array([NONE if v == NONE else known[v] for v in order.tolist()], dtype=np.int32)
-        result: npt.NDArray[np.int32] = codes[np.searchsorted(order, values)]
-        return result
+        return _recoded(values, {v: NONE if v == NONE else known[v] for v in distinct})
 
     def _owners(self, tid: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         """Return process and thread of each global thread id."""
@@ -242,7 +239,7 @@ class _Reader:
             self.absent[kind] = f"the export has no {wanted} table"
             return None
         columns: list[tuple[str, Any]] = [
-            ("start", np.int64), ("end", np.int64), ("deviceId", np.int32), ("contextId", np.int32), ("streamId", np.int64),
+            ("start", np.int64), ("end", np.int64), ("deviceId", np.int32), ("contextId", np.int32), ("streamId", np.int32),
             ("correlationId", np.int64), ("globalPid", np.int64),
         ]  # fmt: skip
         label = next((c for c in ("demangledName", "shortName", "mangledName") if self.file.has_column(name, c)), "")
@@ -327,10 +324,7 @@ class _Reader:
                 indices[value] = self.devices.index(self._pid(owner) if owner >= 0 else -1, number)
         if len(distinct) == 1:
             return indices[distinct[0]]
-        order = np.array(sorted(distinct), dtype=np.int64)
-        codes = np.array([indices[v] for v in order.tolist()], dtype=np.int32)
-        result: npt.NDArray[np.int32] = codes[np.searchsorted(order, joint)]
-        return result
+        return _recoded(joint, indices)
 
     def _labels(self, kind: Kind, arrays: dict[str, npt.NDArray[Any]], label: str) -> npt.NDArray[np.int32] | int:
         count = arrays["start"].size
@@ -426,6 +420,19 @@ class _Reader:
         rows = self.file.rows(name, ("severity", "text")) if name else []
         texts = [" ".join(str(r["text"]).split()) for r in rows if (r.get("severity") or 0) >= 2]
         return tuple(dict.fromkeys(texts))
+
+
+def _recoded(values: npt.NDArray[np.int64], codes: dict[int, int]) -> npt.NDArray[np.int32]:
+    """Return the code of each value; every value has one."""
+    if len(codes) <= 16:
+        out = np.full(values.size, NONE, dtype=np.int32)
+        for value, code in codes.items():
+            out[values == value] = code
+        return out
+    order = np.array(sorted(codes), dtype=np.int64)
+    table = np.array([codes[v] for v in order.tolist()], dtype=np.int32)
+    result: npt.NDArray[np.int32] = table[np.searchsorted(order, values)]
+    return result
 
 
 def _few_distinct(values: npt.NDArray[np.int64]) -> list[int]:

@@ -231,15 +231,22 @@ class NsysFile:
             arrays, place, missing = sqlite_leaves.read_columns(
                 self._leaves, facts["root"], order, alias=facts["alias"],
                 text=names.index(text) if text is not None else None, progress=report,
+                release=self._release,
             )  # fmt: skip
         except (sqlite_leaves.NotPlainError, IndexError, OverflowError):
             return None
+        self._release()
         if missing:
             text_ = f"{missing} pages of {table} lie beyond the end of the file; their rows are lost"
             self.damage.append(Damage(code="truncated", text=text_, count=missing, incomplete=True))
         elif not self._agrees(table, columns, arrays):
             return None
         return dict(zip([c for c, _ in columns], arrays, strict=True)), place
+
+    def _release(self) -> None:
+        """Give back the pages of the mapped file; what is read again comes from the file cache."""
+        if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
 
     def _agrees(self, table: str, columns: Sequence[tuple[str, Any]], arrays: Sequence[npt.NDArray[Any]]) -> bool:
         """Return whether SQLite gives the same first and last rows."""

@@ -8,6 +8,7 @@ asks SQLite. Source: the file format, https://www.sqlite.org/fileformat2.html, s
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,10 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 Int64Array = npt.NDArray[np.int64]
+Int32Array = npt.NDArray[np.int32]
 Bytes = npt.NDArray[np.uint8]
 
 NULL = np.iinfo(np.int64).min  # stands for NULL while decoding
-_SIZES = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0], dtype=np.int64)
+_SIZES = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0], dtype=np.int32)
 _CHUNK_PAGES = 256  # what fits the cache of one core
 
 
@@ -39,7 +41,6 @@ class Text:
 @dataclass(frozen=True, slots=True)
 class _File:
     data: Bytes
-    words: npt.NDArray[Any]
     page_bytes: int
     usable: int
     pages: int
@@ -57,9 +58,7 @@ def open_file(data: Bytes) -> _File:
     page = 65536 if page == 1 else page
     if page < 512 or page & (page - 1) or data[18] > 2 or data[19] > 2:
         raise NotPlainError("an unknown page size or version")
-    # One unaligned big-endian word can be loaded at every byte of the file.
-    words = np.ndarray(shape=(data.size - 7,), dtype=">u8", buffer=data.data, strides=(1,))
-    return _File(data=data, words=words, page_bytes=page, usable=page - int(data[20]), pages=data.size // page)
+    return _File(data=data, page_bytes=page, usable=page - int(data[20]), pages=data.size // page)
 
 
 def read_columns(
@@ -70,6 +69,7 @@ def read_columns(
     alias: int | None = None,
     text: int | None = None,
     progress: Callable[[float], None] | None = None,
+    release: Callable[[], None] = lambda: None,
 ) -> tuple[list[npt.NDArray[Any]], Text | None, int]:
     """Return columns of a table in rowid order.
 
@@ -80,6 +80,7 @@ def read_columns(
         alias: Index of the INTEGER PRIMARY KEY column, whose value is the rowid, or None.
         text: Index of a text column that is wanted too.
         progress: Called with the share that is done.
+        release: Called now and then, to give back pages of the file that were read.
 
     Returns:
         The columns, the text column, and how many leaf pages lie beyond the end of the file.
@@ -96,6 +97,8 @@ def read_columns(
     order = [index for index, _ in columns]
 
     def work(start: int) -> None:
+        if start % (_CHUNK_PAGES * 32) == 0:
+            release()
         part = slice(start, start + _CHUNK_PAGES)
         rows = slice(int(first[start]), int(first[min(start + _CHUNK_PAGES, leaves.size)]))
         values, place = _decode(file, leaves[part], counts[part], order, alias, text)
@@ -183,26 +186,39 @@ def _cell_counts(file: _File, leaves: Int64Array) -> Int64Array:
     return counts
 
 
-def _word(file: _File, at: Int64Array) -> npt.NDArray[np.uint64]:
-    """Return the eight bytes at each place as one big-endian number; near the end of the file they are padded."""
-    limit = file.words.size - 1
-    if at.size and int(at.max()) > limit:
-        clipped = np.minimum(at, limit)
-        shift = ((at - clipped) * 8).astype(np.uint64)
-        if (shift >= 64).any():
-            raise NotPlainError("a value lies beyond the end of the file")
-        return file.words[clipped].astype(np.uint64) << shift
-    return file.words[at].astype(np.uint64)
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Some leaf pages, copied side by side so that their bytes stay in the cache of a core.
+
+    `words` has the eight bytes that start at each place as one number, in the byte order of this machine.
+    """
+
+    data: Bytes
+    words: npt.NDArray[Any]
 
 
-def _varint(file: _File, at: Int64Array) -> tuple[Int64Array, Int64Array]:
+def _chunk(file: _File, leaves: Int64Array) -> _Chunk:
+    pages = file.data[: file.pages * file.page_bytes].reshape(file.pages, file.page_bytes)
+    data = np.empty(leaves.size * file.page_bytes + 8, dtype=np.uint8)
+    np.take(pages, leaves - 1, axis=0, out=data[:-8].reshape(leaves.size, file.page_bytes))
+    data[-8:] = 0
+    return _Chunk(data=data, words=np.ndarray(shape=(data.size - 7,), dtype=np.uint64, buffer=data.data, strides=(1,)))
+
+
+def _word(chunk: _Chunk, at: Int32Array) -> npt.NDArray[np.uint64]:
+    """Return the eight bytes at each place as one big-endian number."""
+    word: npt.NDArray[np.uint64] = chunk.words[at]
+    return word.byteswap(inplace=True) if sys.byteorder == "little" else word
+
+
+def _varint(chunk: _Chunk, at: Int32Array) -> tuple[Int64Array, Int32Array]:
     """Return the variable-length integers at these places and the places after them."""
-    word = _word(file, at)
-    top = (word >> np.uint64(56)).astype(np.int64)
+    top = chunk.data[at]
     if not (top & 0x80).any():
-        return top, at + 1
+        return top.astype(np.int64), at + 1
+    word = _word(chunk, at)
     value = np.zeros(at.size, dtype=np.int64)
-    length = np.zeros(at.size, dtype=np.int64)
+    length = np.zeros(at.size, dtype=np.int32)
     going = np.ones(at.size, dtype=np.bool_)
     for index in range(8):
         byte = ((word >> np.uint64(56 - 8 * index)) & np.uint64(0xFF)).astype(np.int64)
@@ -218,39 +234,60 @@ def _decode(
     file: _File, leaves: Int64Array, counts: Int64Array, order: Sequence[int], alias: int | None, text: int | None
 ) -> tuple[list[Int64Array], Text | None]:
     """Return the wanted columns of the rows on some leaf pages."""
-    base = (leaves - 1) * file.page_bytes
-    head = np.repeat(base + np.where(leaves == 1, 100, 0) + 8, counts)
-    cells = np.repeat(base, counts) + _be16(file, head + 2 * _ragged(counts))
-    payload, at = _varint(file, _inside(file, cells))
+    chunk = _chunk(file, leaves)
+    base = (np.arange(leaves.size) * file.page_bytes).astype(np.int32)
+    page = np.repeat(base, counts)
+    at_pointer = (
+        page + np.repeat(np.where(leaves == 1, 108, 8).astype(np.int32), counts) + 2 * _ragged(counts).astype(np.int32)
+    )
+    pointer = chunk.data[at_pointer].astype(np.int32) << 8 | chunk.data[at_pointer + 1]
+    if pointer.size and int(pointer.max()) >= file.usable:
+        raise NotPlainError("a cell lies outside its page")
+    payload, at = _varint(chunk, page + pointer)
     if payload.size and int(payload.max()) > file.usable - 35:
         raise NotPlainError("a row overflows its page")
-    rowid, at = _varint(file, at)
-    header, cursor = _varint(file, at)
-    stop, body = at + header, at + header
+    rowid, at = _varint(chunk, at)
+    header, cursor = _varint(chunk, at)
+    stop = at + header.astype(np.int32)
+    if stop.size and int((stop - page).max()) > file.page_bytes:
+        raise NotPlainError("a header lies outside its page")
+    body = stop
     values: dict[int, Int64Array] = {}
     place: Text | None = None
     wanted = {*order, *([text] if text is not None else [])}
     for index in range(max(wanted, default=-1) + 1):
-        serial, after = _varint(file, cursor)
-        present = cursor < stop
-        if not present.all():  # a row from before the column was added
-            serial, after = np.where(present, serial, 0), np.where(present, after, cursor)
-        cursor = after
+        serial, cursor = _serial(chunk, cursor, stop)
         big = serial >= 12
-        size = np.where(big, (serial - 12) // 2, _SIZES[np.minimum(serial, 11)]) if big.any() else _SIZES[serial]
-        if index in wanted and index == text:
-            if (serial[(serial != 0)] < 13).any() or (big & (serial % 2 == 0)).any():
+        many = bool(big.any())
+        size = np.where(big, (serial - 12) // 2, _SIZES[np.minimum(serial, 11)]) if many else _SIZES[serial]
+        if index == text:
+            if (serial[serial != 0] < 13).any() or (big & (serial % 2 == 0)).any():
                 raise NotPlainError("a text column holds something else")
-            place = Text(body, np.where(serial == 0, -1, size))
+            shift = np.repeat((leaves - 1) * file.page_bytes - base, counts)
+            place = Text(body.astype(np.int64) + shift, np.where(serial == 0, -1, size).astype(np.int64))
         elif index in wanted:
-            values[index] = rowid if index == alias else _integers(file, body, serial, size)
-        body = body + size
-    if body.size and int(body.max()) > file.data.size:
-        raise NotPlainError("a row lies beyond the end of the file")
+            values[index] = rowid if index == alias else _integers(chunk, body, serial, size)
+        body = body + size.astype(np.int32)
+        if body.size and int((body - page).max()) > file.page_bytes:
+            raise NotPlainError("a row lies outside its page")
     return [values[i].copy() for i in order], place
 
 
-def _integers(file: _File, body: Int64Array, serial: Int64Array, size: Int64Array) -> Int64Array:
+def _serial(chunk: _Chunk, cursor: Int32Array, stop: Int32Array) -> tuple[npt.NDArray[Any], Int32Array]:
+    """Return the storage types at the cursors and the places after them; NULL for rows older than the column."""
+    serial: npt.NDArray[Any] = chunk.data[cursor]
+    after = cursor + 1
+    if (serial & 0x80).any():
+        serial, after = _varint(chunk, cursor)
+    elif (serial >= 12).any():
+        serial = serial.astype(np.int64)
+    present = cursor < stop
+    if not present.all():
+        serial, after = np.where(present, serial, 0), np.where(present, after, cursor)
+    return serial, after
+
+
+def _integers(chunk: _Chunk, body: Int32Array, serial: npt.NDArray[Any], size: npt.NDArray[Any]) -> Int64Array:
     """Return the integers of one column from their storage types."""
     if serial.size == 0:
         return np.zeros(0, dtype=np.int64)
@@ -259,9 +296,11 @@ def _integers(file: _File, body: Int64Array, serial: Int64Array, size: Int64Arra
         raise NotPlainError("an integer column holds something else")
     if low == high and low in (0, 8, 9):
         return np.full(serial.size, {0: NULL, 8: 0, 9: 1}[low], dtype=np.int64)
+    if low == high == 1:
+        return chunk.data[body].view(np.int8).astype(np.int64)
     # The word that starts at the value, shifted so that the value's sign bit leads, then back down.
-    shift = np.where(size > 0, 64 - 8 * size, 0)
-    result = _word(file, body).view(np.int64) >> shift
+    result = _word(chunk, body).view(np.int64)
+    result >>= 64 - 8 * int(size[0]) if low == high else np.where(size > 0, 64 - 8 * size.astype(np.int64), 0)
     if low == 0 or high > 6:
         result[serial == 0] = NULL
         result[serial == 8] = 0
