@@ -55,12 +55,13 @@ class IntervalSet:
 
     def covered_ns(self, start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
         """Return how much of each of the given intervals this set covers [ns]."""
+        if not self.start_ns.size:
+            return np.zeros(start_ns.size, dtype=np.int64)
         passed = np.concatenate([[0], np.cumsum(self.end_ns - self.start_ns)])
 
         def until(t: Int64Array) -> Int64Array:
             index = np.searchsorted(self.start_ns, t, side="right")
-            last_end = self.end_ns[np.maximum(index - 1, 0)] if self.end_ns.size else t
-            over = np.where(index > 0, np.maximum(last_end - t, 0), 0)
+            over = np.where(index > 0, np.maximum(self.end_ns[np.maximum(index - 1, 0)] - t, 0), 0)
             result: Int64Array = passed[index] - over
             return result
 

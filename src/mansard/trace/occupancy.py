@@ -34,6 +34,7 @@ CAUSES = (COPY_ONLY, HOST_SYNC, INPUT_WAIT, LAUNCH_GAP, UNEXPLAINED)
 #: Kinds of device time, in the order in which an instant with several of them is shown.
 KINDS = ("compute", "communication", "unclassified", "copy", "memset", "graph")
 
+_GAPS_AT_ONCE = 1 << 17  # what fits the cache of a core
 QUEUED_GAP_NS = 10_000  # between two kernels that were both queued: what starting one costs the device
 _SYNC_CALL = re.compile(
     r"(Stream|Device|Event|Ctx|Context|Thread)Synchronize|cuMemcpy(DtoH|HtoD)_v\d|EventWait|hsa_signal_wait", re.I
@@ -176,7 +177,7 @@ def device_times(
     host = _Host(timeline, launches or join_launches(timeline))
     kinds = _kind_codes(timeline, rules or shipped_rules())
     chosen = timeline.used_devices if devices is None else devices
-    found = [_one(timeline, d, kinds, host) for d in chosen]
+    found = [_one(timeline, d, kinds, host) for d in chosen]  # one after the other: memory counts more than time here
     return sorted(found, key=lambda t: (t.facts.number, t.device))
 
 
@@ -282,16 +283,24 @@ class _Host:
         if not len(gaps):
             return causes, 0
         sync, waits = self._of(parts)
-        length = gaps.end_ns - gaps.start_ns
-        in_sync = sync.covered_ns(gaps.start_ns, gaps.end_ns)
-        in_input = union([sync, waits]).covered_ns(gaps.start_ns, gaps.end_ns) - in_sync
-        rest = length - in_sync - in_input
-        called = self._next_call(parts, gaps.end_ns)
-        late = called >= gaps.start_ns
-        launch = (called != NONE) & (late | (length <= QUEUED_GAP_NS))
-        causes[HOST_SYNC], causes[INPUT_WAIT] = int(in_sync.sum()), int(in_input.sum())
-        causes[LAUNCH_GAP], causes[UNEXPLAINED] = int(rest[launch].sum()), int(rest[~launch].sum())
-        return causes, int(rest[launch & late].sum())
+        either = union([sync, waits])
+        late_ns = 0
+        for first in range(0, len(gaps), _GAPS_AT_ONCE):
+            start = gaps.start_ns[first : first + _GAPS_AT_ONCE]
+            end = gaps.end_ns[first : first + _GAPS_AT_ONCE]
+            length = end - start
+            in_sync = sync.covered_ns(start, end)
+            in_input = either.covered_ns(start, end) - in_sync
+            rest = length - in_sync - in_input
+            called = self._next_call(parts, end)
+            late = called >= start
+            launch = (called != NONE) & (late | (length <= QUEUED_GAP_NS))
+            causes[HOST_SYNC] += int(in_sync.sum())
+            causes[INPUT_WAIT] += int(in_input.sum())
+            causes[LAUNCH_GAP] += int(rest[launch].sum())
+            causes[UNEXPLAINED] += int(rest[~launch].sum())
+            late_ns += int(rest[launch & late].sum())
+        return causes, late_ns
 
     def _next_call(self, parts: Mapping[Kind, _Part], start_ns: Int64Array) -> Int64Array:
         """Return when the host called for the work that starts at each of these times, -1 where not known."""

@@ -434,6 +434,8 @@ def sound(table: Events, *, what: str) -> tuple[Events, list[Damage]]:
         what: What they are called in messages, such as `kernels`.
     """
     length = table.end_ns - table.start_ns
+    if not length.size or (int(length.min()) > 0 and int(length.max()) <= LONGEST_NS):
+        return table, []
     damage = []
     bad = length < 0
     long = length > LONGEST_NS

@@ -264,7 +264,7 @@ class _Reader:
             end_ns=arrays["end"],
             name=self._labels(kind, arrays, label),
             device=self._device_of(arrays, process),
-            context=arrays.get("contextId", NONE),
+            context=_plain(arrays.get("contextId")),
             stream=arrays.get("streamId", NONE),
             process=process,
             correlation=arrays.get("correlationId", NONE),
@@ -420,6 +420,13 @@ class _Reader:
         rows = self.file.rows(name, ("severity", "text")) if name else []
         texts = [" ".join(str(r["text"]).split()) for r in rows if (r.get("severity") or 0) >= 2]
         return tuple(dict.fromkeys(texts))
+
+
+def _plain(column: npt.NDArray[Any] | None) -> npt.NDArray[Any] | int:
+    """Return one number for a column that is absent or the same everywhere."""
+    if column is None or not column.size:
+        return NONE
+    return int(column[0]) if (column == column[0]).all() else column
 
 
 def _recoded(values: npt.NDArray[np.int64], codes: dict[int, int]) -> npt.NDArray[np.int32]:
