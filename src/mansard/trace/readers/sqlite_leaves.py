@@ -275,15 +275,18 @@ def _decode(
 
 def _serial(chunk: _Chunk, cursor: Int32Array, stop: Int32Array) -> tuple[npt.NDArray[Any], Int32Array]:
     """Return the storage types at the cursors and the places after them; NULL for rows older than the column."""
-    serial: npt.NDArray[Any] = chunk.data[cursor]
+    present = cursor < stop
+    whole = bool(present.all())
+    at = cursor if whole else np.where(present, cursor, chunk.data.size - 8)  # where zeros lie
+    serial: npt.NDArray[Any] = chunk.data[at]
     after = cursor + 1
     if (serial & 0x80).any():
-        serial, after = _varint(chunk, cursor)
+        serial, behind = _varint(chunk, at)
+        after = cursor + (behind - at)
     elif (serial >= 12).any():
         serial = serial.astype(np.int64)
-    present = cursor < stop
-    if not present.all():
-        serial, after = np.where(present, serial, 0), np.where(present, after, cursor)
+    if not whole:
+        after = np.where(present, after, cursor)
     return serial, after
 
 
