@@ -16,7 +16,7 @@ from mansard.trace.run import Finding
 from mansard.trace.timeline import NONE, Events, Kind, Timeline
 
 _GRAPH_LAUNCH = re.compile(r"(cuda|cu|hip)GraphLaunch", re.IGNORECASE)
-FEW_KERNELS_PER_GRAPH = 2  # fewer than this per launch: a graph of one kernel is not worth making
+FEW_LAUNCHES = 0.5  # where a smaller share of graph launches has any kernel of its own, kernels are missing
 RECORD_GRAPHS = "nsys profile --cuda-graph-trace=node"
 
 
@@ -155,12 +155,14 @@ class Graphs:
     Args:
         launches: Calls that launched a graph.
         kernels: Kernels that share the correlation of one of them.
+        with_kernels: Launches that have at least one such kernel.
         opaque: Whole graphs recorded as one row: their time is known, their kernels are not.
         opaque_ns: Summed time of those [ns].
     """
 
     launches: int
     kernels: int
+    with_kernels: int
     opaque: int
     opaque_ns: int
 
@@ -169,7 +171,7 @@ class Graphs:
         """Whether graphs were launched of which neither kernels nor whole rows were recorded in a plausible number."""
         if not self.launches or self.opaque >= self.launches:
             return False
-        return self.kernels < FEW_KERNELS_PER_GRAPH * (self.launches - self.opaque)
+        return self.with_kernels < FEW_LAUNCHES * (self.launches - self.opaque)
 
 
 def graphs(timeline: Timeline, launches: Launches) -> Graphs:
@@ -181,10 +183,14 @@ def graphs(timeline: Timeline, launches: Launches) -> Graphs:
     codes = [i for i, name in enumerate(timeline.names) if _GRAPH_LAUNCH.search(name)]
     launching = np.isin(calls.name, codes) if codes and len(calls) else np.zeros(len(calls), dtype=np.bool_)
     kernel_calls = launches.call[launches.kind == int(Kind.KERNEL)]
-    inside = int(launching[kernel_calls[kernel_calls >= 0]].sum()) if launching.any() else 0
+    replayed = kernel_calls[kernel_calls >= 0]
+    replayed = replayed[launching[replayed]] if launching.any() else replayed[:0]
     table = timeline.of(Kind.GRAPH)
     opaque_ns = int((table.end_ns - table.start_ns).sum())
-    return Graphs(launches=int(launching.sum()), kernels=inside, opaque=len(table), opaque_ns=opaque_ns)
+    return Graphs(
+        launches=int(launching.sum()), kernels=int(replayed.size), with_kernels=int(np.unique(replayed).size), opaque=len(table),
+        opaque_ns=opaque_ns,
+    )  # fmt: skip
 
 
 def graph_findings(found: Graphs) -> list[Finding]:
@@ -197,10 +203,9 @@ def graph_findings(found: Graphs) -> list[Finding]:
         )
         findings.append(Finding(code="opaque_graphs", text=text))
     if found.kernels_missing:
-        per = found.kernels / found.launches
         text = (
-            f"unreliable: {found.launches} graph launches but only {found.kernels} kernels recorded inside them ({per:.2g} per launch), "
-            f"so kernels are missing and idle time is not idle. Record again with {RECORD_GRAPHS}"
+            f"unreliable: {found.launches} graph launches, but only {found.with_kernels} of them have a kernel of their own ({found.kernels} in "
+            f"all), so kernels are missing and idle time is not idle. Record again with {RECORD_GRAPHS}"
         )
         findings.append(Finding(code="graph_kernels_missing", text=text))
     if found.kernels and not found.kernels_missing:
