@@ -11,7 +11,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-
 MAIN_EXAMPLE = "gpt_train_jax"
 STYLE = "body{font:16px/1.5 system-ui,sans-serif;max-width:44rem;margin:3rem auto;padding:0 1rem}dt{margin-top:1.2rem}"
 
