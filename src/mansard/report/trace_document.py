@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mansard.core.document import header
-from mansard.core.unknown import Unknown, is_known
+from mansard.core.unknown import Unknown
 from mansard.diagnose.peaks import Chip, receipt
 from mansard.diagnose.utilisation import Intensity, RegionUse
 from mansard.trace.kernels import Graphs, KernelRow, graph_findings, unclassified_share
@@ -376,11 +376,3 @@ def intensity_document(timeline: Timeline, found: Intensity, device: Device, chi
         "hardware": chip.match.to_json(),
     }
 
-
-def judged(value: Any) -> bool:
-    """Return whether a figure of a document is a number.
-
-    >>> judged(0.4), judged(Unknown("no peak"))
-    (True, False)
-    """
-    return is_known(value)

@@ -226,12 +226,22 @@ class _Reader:
         columns = (("start", np.int64), ("end", np.int64), ("globalTid", np.int64), ("correlationId", np.int64),
                    ("nameId", np.int64))  # fmt: skip
         arrays, _ = self.file.column_arrays(name, columns)
+        if self._without_times(Kind.RUNTIME, name, arrays):
+            return None
         process, thread = self._owners(arrays.pop("globalTid", np.full(arrays["start"].size, NONE, dtype=np.int64)))
         table = events(
-            start_ns=arrays["start"], end_ns=arrays["end"], name=self._string_codes(arrays.pop("nameId")),
+            start_ns=arrays["start"], end_ns=arrays["end"], name=self._string_codes(arrays.pop("nameId", np.full(arrays["start"].size, NONE, dtype=np.int64))),
             process=process, thread=thread, correlation=arrays.get("correlationId", NONE),
         )  # fmt: skip
         return self._sound(table, Kind.RUNTIME)
+
+    def _without_times(self, kind: Kind, table: str, arrays: dict[str, npt.NDArray[Any]]) -> bool:
+        """Whether a table lacks start or end, which is said."""
+        if "start" in arrays and "end" in arrays:
+            return False
+        self.absent[kind] = f"the table {table} has no start and end"
+        self.damage.append(Damage(code="missing_columns", text=self.absent[kind], incomplete=True))
+        return True
 
     def _activity(self, kind: Kind, wanted: str) -> Events | None:
         name = self.file.table(wanted)
@@ -251,8 +261,7 @@ class _Reader:
             Kind.SYNC: [("syncType", np.int8)],
         }
         arrays, _ = self.file.column_arrays(name, [c for c in columns + more[kind] if c[0]])
-        if "start" not in arrays or "end" not in arrays:
-            self.absent[kind] = f"the table {name} has no start and end"
+        if self._without_times(kind, name, arrays):
             return None
         process = self._process_of(arrays, kind)
         extras: dict[str, npt.NDArray[Any]] = {}
@@ -373,6 +382,8 @@ class _Reader:
             return None
         columns = (("start", np.int64), ("end", np.int64), ("globalTid", np.int64), ("nameId", np.int64))
         arrays, _ = self.file.column_arrays(name, columns)
+        if self._without_times(Kind.OVERHEAD, name, arrays) or "nameId" not in arrays:
+            return None
         process, thread = self._owners(arrays.get("globalTid", np.full(arrays["start"].size, NONE, dtype=np.int64)))
         table = events(start_ns=arrays["start"], end_ns=arrays["end"], name=self._string_codes(arrays["nameId"]),
                        process=process, thread=thread)  # fmt: skip

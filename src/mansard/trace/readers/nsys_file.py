@@ -48,12 +48,15 @@ class NsysFile:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._map: mmap.mmap | None = None
         self._leaves: Any = None
+        self._cut = False  # whether pages are missing; then SQLite gives up where the pages themselves do not
         place = self._place(path)
         try:
             self._db = sqlite3.connect(f"{place.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
             self._db.text_factory = lambda raw: raw.decode("utf-8", "replace")
+            # SQLite refuses a file shorter than its header says unless a repair may follow; this file is open read-only.
+            self._db.execute("PRAGMA writable_schema = ON")
             self.tables = self._read_schema()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             self.close()
             raise InputError(
                 f"{path} is an SQLite database that cannot be read: {error}",
@@ -129,6 +132,7 @@ class NsysFile:
             return
         named = int.from_bytes(self._map[28:32], "big")
         if named > self._leaves.pages:
+            self._cut = True
             lost = named - self._leaves.pages
             text = f"the file ends early: {lost} of {named} pages are missing"
             self.damage.append(Damage(code="truncated", text=text, count=lost, incomplete=True))
@@ -138,7 +142,11 @@ class NsysFile:
         found: dict[str, dict[str, Any]] = {}
         query = "SELECT name, rootpage, sql FROM sqlite_master WHERE type = 'table'"
         for name, root, sql in self._db.execute(query).fetchall():
-            info = self._db.execute(f'PRAGMA table_xinfo("{name}")').fetchall()
+            try:
+                info = self._db.execute(f'PRAGMA table_xinfo("{name}")').fetchall()
+            except (sqlite3.Error, UnicodeDecodeError) as error:
+                self._note(str(name), error)
+                continue
             plain = "without rowid" not in (sql or "").lower() and all(row[6] == 0 for row in info)
             keys = [row for row in info if row[5]]
             alias = keys[0][0] if len(keys) == 1 and str(keys[0][2]).upper() == "INTEGER" else None
@@ -183,7 +191,7 @@ class NsysFile:
         try:
             for row in self._db.execute(f'SELECT {text} FROM "{table}"'):
                 found.append(dict(zip(wanted, row, strict=True)))
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             self._note(table, error)
         return found
 
@@ -222,7 +230,9 @@ class NsysFile:
         self, table: str, columns: Sequence[tuple[str, Any]], text: str | None
     ) -> tuple[dict[str, npt.NDArray[Any]], sqlite_leaves.Text | None] | None:
         facts = self.tables[table]
-        if self._leaves is None or not facts["plain"] or self.last_rowid(table) < _FEW_ROWS:
+        if self._leaves is None or not facts["plain"]:
+            return None
+        if not self._cut and self.last_rowid(table) < _FEW_ROWS:
             return None
         names = facts["columns"]
         order = [(names.index(c), d) for c, d in columns]
@@ -271,8 +281,11 @@ class NsysFile:
         words: list[str | None] = []
         try:
             if text is not None:
-                words = [row[0] for row in self._db.execute(f'SELECT "{text}" FROM "{table}"')]
-        except sqlite3.Error as error:
+                words = [
+                    None if row[0] is None else _text(row[0])
+                    for row in self._db.execute(f'SELECT "{text}" FROM "{table}"')
+                ]
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             self._note(table, error)
         blocks = list(self._blocks(f'SELECT {selected} FROM "{table}"', len(columns), table)) if columns else []
         found = np.concatenate(blocks) if blocks else np.zeros((0, len(columns)), dtype=np.int64)
@@ -291,7 +304,7 @@ class NsysFile:
                 yield np.fromiter(itertools.chain.from_iterable(rows), dtype=np.int64, count=len(rows) * width).reshape(
                     -1, width
                 )
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             self._note(table, error)
 
     def _note(self, table: str, error: Exception) -> None:
@@ -314,7 +327,12 @@ class NsysFile:
         try:
             for key, value in self._db.execute(f'SELECT id, value FROM "{table}"'):
                 if key in wanted:
-                    found[key] = value
-        except sqlite3.Error as error:
+                    found[key] = _text(value)
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             self._note(table, error)
         return found
+
+
+def _text(value: object) -> str:
+    """Return a value of a text column as text; a damaged file may hold bytes or numbers there."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

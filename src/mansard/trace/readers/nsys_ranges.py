@@ -38,6 +38,10 @@ def read_ranges(
     if table is None:
         return None
     arrays, words = file.column_arrays(table, _COLUMNS, text="text")
+    if "start" not in arrays or "eventType" not in arrays:
+        text = f"the table {table} has no start or no eventType, so its ranges cannot be read"
+        damage.append(Damage(code="missing_columns", text=text, incomplete=True))
+        return None
     count = arrays["start"].size
     for name, dtype in _COLUMNS:
         arrays.setdefault(name, np.full(count, NONE, dtype=dtype))
