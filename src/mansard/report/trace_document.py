@@ -375,4 +375,3 @@ def intensity_document(timeline: Timeline, found: Intensity, device: Device, chi
         "bandwidth": receipt(found.bandwidth),
         "hardware": chip.match.to_json(),
     }
-
