@@ -42,3 +42,11 @@ def test_no_probe_changes_nothing() -> None:
     found, notes = seen_regime(machine(), {}, {}, {})
     assert found == machine()
     assert notes["before"] == {}
+
+
+def test_the_fast_regime_raises_the_level_it_concerns() -> None:
+    # Measured in the slow regime (typically 50 GB/s), run in the fast one: 100 GB/s doubles DRAM of the node alone.
+    fast = {"dram_bytes_per_s": 100e9, "foreign_load_ratio": 0.01}
+    found, notes = seen_regime(machine(), fast, fast, {"dram_bytes_per_s": 50e9})
+    assert values(found) == pytest.approx([100e9, 400e9, 30e9])
+    assert notes["dram_bytes_per_s_ratio"] == pytest.approx(2.0)

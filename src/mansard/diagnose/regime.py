@@ -11,7 +11,7 @@ from typing import Any
 
 from mansard.core import Area, Ceilings
 
-#: A probe this much below the typical figure is another regime, not noise.
+#: A probe this much below (or, inverted, above) the typical figure is another regime, not noise.
 ANOTHER_REGIME = 0.9
 #: Other load above which a probe says nothing about the machine.
 FOREIGN_LOAD = 0.08
@@ -28,7 +28,7 @@ def seen_regime(
         typical: What a probe gives when the machine is as it was measured (`mansard.measure.reference`).
 
     The better of the quiet probes counts. A resource that even the better one clearly misses is lowered, every access
-    mix of that level alike; a probe taken under other load lowers nothing, since load belongs to a sample and not to a
+    mix of that level alike; one that it clearly exceeds is raised; a probe taken under other load changes nothing, since load belongs to a sample and not to a
     ceiling.
     """
     notes: dict[str, Any] = {"before": dict(before), "after": dict(after), "typical": dict(typical)}
@@ -42,7 +42,7 @@ def seen_regime(
         if seen <= 0 or not typical.get(key):
             continue
         ratio = seen / typical[key]
-        if ratio < ANOTHER_REGIME:
+        if ratio < ANOTHER_REGIME or ratio > 1.0 / ANOTHER_REGIME:
             notes[f"{key}_ratio"] = ratio
             result = _scaled(result, area, match, ratio)
     return result, notes
