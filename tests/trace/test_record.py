@@ -156,8 +156,8 @@ def test_interrupt_from_the_terminal_reaches_the_program(tmp_path):
         tmp_path / "waits.py",
         """
         import time
-        print("ready", flush=True)
         try:
+            print("ready", flush=True)
             time.sleep(60)
         except KeyboardInterrupt:
             print("cleaning up", flush=True)
