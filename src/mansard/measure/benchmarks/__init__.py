@@ -1,0 +1,1 @@
+"""The microbenchmarks, one module for each family; `points.registry` finds them by name."""

@@ -1,0 +1,1 @@
+"""Configuration files of microbenchmarks: strict YAML, sweeps, presets, and the plan that comes of them."""

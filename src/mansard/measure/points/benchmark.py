@@ -1,0 +1,222 @@
+"""What a microbenchmark is: its parameters, the work of one point, and a call that does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from mansard.core import Demand
+from mansard.core.unknown import Unknown
+
+Params = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One parameter of a benchmark.
+
+    Args:
+        name: As it is written in a configuration file.
+        kind: `int`, `float`, `bool`, `str` or `dtype`; a dtype is kept by its short name.
+        default: Value where none is given; `REQUIRED` has none.
+        choices: The only values allowed; empty for all of its kind.
+        minimum: Smallest value allowed, for numbers.
+        aliases: Other names that configuration files use.
+        text: One line of meaning with the unit.
+    """
+
+    name: str
+    kind: str
+    default: Any
+    choices: tuple[Any, ...] = ()
+    minimum: float | None = None
+    aliases: tuple[str, ...] = ()
+    text: str = ""
+
+
+class _Required:
+    def __repr__(self) -> str:
+        return "REQUIRED"
+
+
+REQUIRED: Any = _Required()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """What a point runs on.
+
+    Args:
+        backend: `jax`, `torch`, `numpy` or `native` (our own kernels).
+        platform: `cpu`, `gpu` or `tpu`.
+        devices: How many devices of that backend this process sees.
+        threads: Threads of the team, on a CPU.
+        cpus: The CPUs it is pinned to.
+        memory_bytes: Memory that one device can use [B]; None where nothing tells.
+        device_name: Name by the backend, such as `NVIDIA H200`.
+    """
+
+    backend: str
+    platform: str
+    devices: int = 1
+    threads: int = 1
+    cpus: tuple[int, ...] = ()
+    memory_bytes: float | None = None
+    device_name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """Bytes of a collective or a copy between memories.
+
+    Args:
+        operation: `all_reduce`, `all_gather`, `host_to_device`, ...
+        size_bytes: S, as NCCL defines it for this operation [B]; algbw is S / t.
+        size_means: S in words.
+        bus_factor: busbw is `bus_factor` x algbw; `Unknown` for one participant.
+        participants: Devices in one replica group.
+        link: Name of the resource that limits it.
+    """
+
+    operation: str
+    size_bytes: float
+    size_means: str
+    bus_factor: float | Unknown
+    participants: int
+    link: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What one call of a point must consume on one device.
+
+    Args:
+        demand: Model FLOP and compulsory bytes, by the cost functions of `operators`.
+        executed_flop: Matrix FLOP that this implementation really does, where they differ (flash backward) [FLOP].
+        write_allocate_bytes: Traffic with lines read before they are written, where that applies [B].
+        transfer: What moves between devices or memories, if that is what is measured.
+        headline: What the rate is quoted in: `flop`, `bytes`, `transfer` or `time`.
+        peak: `(dtype, accumulate, engine)` of the compute ceiling it is judged against; None if it does no such work.
+        level: Memory level its working set must live in to mean what its name says (`dram` for hbm_bandwidth); None
+            where any level is right.
+        convention: What the count assumes, in words.
+    """
+
+    demand: Demand
+    executed_flop: float | None = None
+    write_allocate_bytes: float | None = None
+    transfer: Transfer | None = None
+    headline: str = "flop"
+    peak: tuple[str, str, str] | None = None
+    level: str | None = None
+    convention: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """Whether a result is right.
+
+    Args:
+        error_ratio: Largest error over the tolerance; above 1 is wrong, infinity is not finite.
+        against: What it was compared with, in words.
+    """
+
+    error_ratio: float
+    against: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompilerCount:
+    """What the compiler or the compiled program says of one call.
+
+    Args:
+        flop: FLOP by the compiler's cost analysis [FLOP], or why they are not known.
+        bytes: Bytes accessed by it [B], or why not known.
+        operations: Names of the operations that are in the compiled program.
+        expected: Names of which at least one must be there; else the work was optimised away.
+        source: Where the counts come from.
+    """
+
+    flop: float | Unknown
+    bytes: float | Unknown
+    operations: tuple[str, ...] = ()
+    expected: tuple[str, ...] = ()
+    source: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Prepared:
+    """One implementation of a point, compiled and ready to be timed.
+
+    Args:
+        run: Does `count` operations back to back and returns when the last one has finished.
+        verify: Compares a result with an independent reference.
+        count_by_compiler: What the compiler says, or `Unknown` with the reason.
+        facts: What a reader must know: layout, implementation, data kind, page size, store type, aliasing, ...
+        inputs_are_constant: Whether the compiler could fold the inputs (they are not arguments of the compiled call).
+        output_is_fresh: Whether each call writes into new memory, so that page faults are part of the time.
+        compile_s: Time of compilation [s]; 0 where there is none.
+        chain: Does `count` operations inside one dispatch, where the implementation can (slope timing); else None.
+        close: Releases what it holds.
+    """
+
+    run: Callable[[int], None]
+    verify: Callable[[], Check]
+    count_by_compiler: Callable[[], CompilerCount | Unknown]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    inputs_are_constant: bool = False
+    output_is_fresh: bool = False
+    compile_s: float = 0.0
+    chain: Callable[[int], None] | None = None
+    close: Callable[[], None] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waived:
+    """Why a point is not run here: a device, memory or time that is missing.
+
+    Args:
+        reason: In words, with what is needed and what is there.
+        missing: `device`, `memory`, `time`, `backend`, `dtype` or `implementation`.
+    """
+
+    reason: str
+    missing: str
+
+
+class Benchmark(Protocol):
+    """One microbenchmark. A module of `measure.benchmarks` holds them in its `BENCHMARKS` tuple.
+
+    Attributes:
+        name: As the published suite names it, where it has it.
+        aliases: Other accepted names.
+        area: `compute`, `memory`, `host_transfer`, `collectives`, `attention`, `operators` or `rematerialisation`.
+        parameters: Its parameters; those that every benchmark has (`warmup_tries`, `num_runs`, `min_duration_s`,
+            `dtype`, `impl`, ...) are in `config.common`.
+        implementations: Names accepted by `impl`, the default first, with the backend of each.
+        summary: One line for the documentation.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    area: str
+    parameters: tuple[Parameter, ...]
+    implementations: Mapping[str, str]
+    summary: str
+
+    def work(self, params: Params, where: Where) -> Work:
+        """Return what one call of this point must consume; no framework is imported for it."""
+
+    def waived(self, params: Params, impl: str, where: Where) -> Waived | None:
+        """Return why this point cannot run here, or None; no framework is imported for it."""
+
+    def prepare(self, params: Params, impl: str, where: Where) -> Prepared:
+        """Make the inputs and compile; frameworks are imported here, in the worker process of their backend."""
+
+
+class ManyPoints(Protocol):
+    """A benchmark that writes its own results: a study of several timed pieces, such as a search or a sweep."""
+
+    def study(self, params: Params, where: Where) -> Sequence[Mapping[str, Any]]:
+        """Return the rows of the study."""

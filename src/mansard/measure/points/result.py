@@ -1,0 +1,148 @@
+"""What comes of one point: samples, conditions, audit and verdict, as `detailed.json` keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class PointVerdict(StrEnum):
+    """What a number is worth."""
+
+    NORMAL = "normal"
+    LOW = "low"
+    IMPLAUSIBLE = "implausible"
+    NOISY = "noisy"
+
+
+class State(StrEnum):
+    """How a point ended."""
+
+    DONE = "done"
+    FAILED = "failed"
+    WAIVED = "waived"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One point of a plan.
+
+    Args:
+        benchmark: Registered name.
+        impl: Implementation.
+        backend: Backend of it.
+        params: All parameters, defaults filled in.
+        name: Stable name: benchmark, implementation and the parameters that are swept; no time stamp.
+        origin: Where it was written: file and line, or the command line.
+        flags: Environment variables that must be set before the runtime starts.
+    """
+
+    benchmark: str
+    impl: str
+    backend: str
+    params: Mapping[str, Any]
+    name: str
+    origin: str = ""
+    flags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """The times of one point, none left out.
+
+    Args:
+        seconds: Time of one operation in each sample, in the order they were taken [s].
+        per_sample: Operations inside one sample.
+        warmup_s: Samples of the warm-up [s].
+        steady: Whether the warm-up settled within its bound.
+        floor_s: What an empty call costs here [s]; it is inside `seconds`.
+        slope_s: Time of one operation from the slope over operations per dispatch [s]; None where it was not taken.
+        cold_s: The very first call after compilation [s].
+        stopped_by: `interval`, `time` or `count`.
+        outliers: Indices of samples beyond 1.5 IQR; they are marked, not removed.
+    """
+
+    seconds: tuple[float, ...]
+    per_sample: int = 1
+    warmup_s: tuple[float, ...] = ()
+    steady: bool = True
+    floor_s: float | None = None
+    slope_s: float | None = None
+    cold_s: float | None = None
+    stopped_by: str = "count"
+    outliers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """The machine while a point was measured; None is what nothing tells.
+
+    Args:
+        clock_hz: Real frequency of the cores in use [Hz], and how it was found out in `clock_source`.
+        temperature_c: Highest temperature [degree C].
+        power_w: Power [W].
+        steal_ratio, foreign_ratio: Share of the processors taken by the hypervisor and by other programs.
+        load_average: One-minute load.
+        minor_faults, major_faults: Page faults of this process while the samples were taken.
+        throttled_s: Time the control group was throttled [s].
+    """
+
+    clock_hz: float | None = None
+    clock_source: str = ""
+    temperature_c: float | None = None
+    power_w: float | None = None
+    steal_ratio: float | None = None
+    foreign_ratio: float | None = None
+    load_average: float | None = None
+    minor_faults: int | None = None
+    major_faults: int | None = None
+    throttled_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One finding of the audit.
+
+    Args:
+        code: `flop_mismatch`, `bytes_mismatch`, `operation_missing`, `constant_inputs`, `wrong_result`,
+            `cache_resident`, `below_floor`, `above_ceiling`, `page_faults`, `aliased`, ...
+        text: In words, with both numbers.
+        fatal: Whether the number must not be used.
+    """
+
+    code: str
+    text: str
+    fatal: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One point with all that is known of it.
+
+    Args:
+        point: What was asked.
+        state: Done, failed or waived.
+        reason: Why it failed or was waived.
+        samples, conditions: What was measured; None if it was not run.
+        metrics: Named numbers in SI units with the unit in the name, and the columns of the published suite.
+        audit: Facts and findings of the audit.
+        findings: What was found.
+        verdict: Verdict, `verdict_reason` says why in words.
+        environment: What the numbers belong to.
+        started: Time of the start, ISO 8601.
+    """
+
+    point: Point
+    state: State
+    reason: str = ""
+    samples: Samples | None = None
+    conditions: Conditions | None = None
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    audit: Mapping[str, Any] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    verdict: PointVerdict | None = None
+    verdict_reason: str = ""
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    started: str = ""
