@@ -1,3 +1,44 @@
-"""Mansard finds the bottleneck of ML and HPC programs by measurement."""
+"""Mansard finds the bottleneck of ML and HPC programs by measurement.
+
+The library mirrors the command line; each call returns records and prints nothing:
+
+- `mansard.measure()`: what this machine can do, as `Ceilings`;
+- `mansard.estimate("llama-3.1-8b", on="h100-sxm", context=4096)`: what a model must consume;
+- `mansard.open_trace("profile.sqlite")`: a recorded profile as a `Timeline`;
+- `mansard.hardware.match("NVIDIA H200")`: which product a name is.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from mansard import hardware as hardware
+    from mansard.measure import measure as measure
+    from mansard.predict.library import estimate as estimate
+    from mansard.trace.open import open_trace as open_trace
+
+#: Public name -> module that has it; None is a room of its own, some of which can be called.
+_PUBLIC: dict[str, str | None] = {
+    "measure": None,
+    "hardware": None,
+    "estimate": "mansard.predict.library",
+    "open_trace": "mansard.trace.open",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is used, when it is used: the base install and `mansard --help` stay light."""
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'mansard' has no attribute {name!r}")
+    module = _PUBLIC[name]
+    return (
+        importlib.import_module(f"mansard.{name}") if module is None else getattr(importlib.import_module(module), name)
+    )
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})

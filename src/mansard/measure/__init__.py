@@ -1,7 +1,10 @@
 """What does it really do? Microbenchmarks of this machine, each with its conditions, and their cache."""
 
+from mansard.core.callable_package import make_callable
 from mansard.measure.probe import probe, reference
 from mansard.measure.store import cache_directory, document, load_cached, save
 from mansard.measure.suite import GROUPS, SUITES, measure
 
 __all__ = ["measure", "load_cached", "save", "document", "probe", "reference", "cache_directory", "GROUPS", "SUITES"]
+
+make_callable(__name__, "measure")
