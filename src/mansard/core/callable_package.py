@@ -31,5 +31,4 @@ def make_callable(package: str, function: str) -> None:
     """
     module = sys.modules[package]
     module.__class__ = CallablePackage
-    module.__calls__ = function
-    module.__call_doc__ = f"Calling this package calls {package}.{function}."
+    module.__dict__["__calls__"] = function
