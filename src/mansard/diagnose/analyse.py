@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,7 @@ def diagnose_run(
         chosen=chosen, duration_s=duration,
     )  # fmt: skip
     rows = tuple(sorted((_row(j, windows) for j in judged), key=lambda r: -r.time_s))
-    flop, full, size = _totals(judged, windows)
+    totals = _totals(judged, windows)
     return Diagnosis(
         program=program,
         framework=trace.framework,
@@ -74,10 +74,12 @@ def diagnose_run(
         time_shares=where.shares,
         parts=tuple(_part(part, seconds, judged) for part, seconds in where.parts.items() if seconds > 0),
         operators=rows,
-        flop_per_step=flop,
-        full_square_flop_per_step=full,
-        bytes_per_step=size,
-        mfu_ratio=_mfu(judged, flop, where.step_s, ceilings),
+        flop_per_step=totals.model_flop,
+        full_square_flop_per_step=totals.full_square_flop,
+        hardware_flop_per_step=totals.hardware_flop,
+        bytes_per_step=totals.bytes,
+        mfu_ratio=_of_peak(judged, totals.model_flop, where.step_s, ceilings),
+        hfu_ratio=_of_peak(judged, totals.hardware_flop, where.step_s, ceilings),
         advice=advise(case),
         ceilings=ceilings.ceilings,
         receipt=_receipt(trace, ceilings, judged, drift),
@@ -170,6 +172,7 @@ def _row(judged: JudgedOperator, windows: Windows) -> OperatorRow:
         reason=verdict.reason,
         formula=operator.formula,
         full_square_flop=operator.full_square_flop * per_step if operator.full_square_flop and known else None,
+        recompute=operator.recompute,
     )
 
 
@@ -185,11 +188,19 @@ def _part(part: Part, seconds: float, judged: Sequence[JudgedOperator]) -> PartT
     return PartTime(kind=part.value, time_s=seconds, bound=bound)
 
 
-def _totals(
-    judged: Sequence[JudgedOperator], windows: Windows
-) -> tuple[float | Unknown, float | Unknown, float | Unknown]:
-    """Return model FLOP, full-square FLOP and bytes of one step over the operations whose demand is known."""
-    flop = full = size = 0.0
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Totals:
+    """Work of one step over the operations whose demand is known; hardware FLOP alone counts what is executed again."""
+
+    model_flop: float | Unknown
+    full_square_flop: float | Unknown
+    hardware_flop: float | Unknown
+    bytes: float | Unknown
+
+
+def _totals(judged: Sequence[JudgedOperator], windows: Windows) -> _Totals:
+    """Return the work of one step."""
+    model = full = hardware = size = 0.0
     counted = False
     for row in judged:
         demand = row.operator.demand
@@ -197,13 +208,18 @@ def _totals(
             continue
         counted = True
         each = float(demand.total_flop)
-        flop += each * row.calls
-        full += (row.operator.full_square_flop or each) * row.calls
+        hardware += each * row.calls
+        if not row.operator.recompute:
+            model += each * row.calls
+            full += (row.operator.full_square_flop or each) * row.calls
         size += float(demand.bytes) * row.calls
     if not counted:
         nothing = Unknown("no operation with a known demand was recorded", ("record shapes",))
-        return nothing, nothing, nothing
-    return flop / windows.count, full / windows.count, size / windows.count
+        return _Totals(model_flop=nothing, full_square_flop=nothing, hardware_flop=nothing, bytes=nothing)
+    count = windows.count
+    return _Totals(
+        model_flop=model / count, full_square_flop=full / count, hardware_flop=hardware / count, bytes=size / count
+    )
 
 
 def _dominant_matrix_key(judged: Sequence[JudgedOperator]) -> tuple[str, str, str] | None:
@@ -217,7 +233,7 @@ def _dominant_matrix_key(judged: Sequence[JudgedOperator]) -> tuple[str, str, st
     return max(totals, key=lambda k: totals[k]) if totals else None
 
 
-def _mfu(
+def _of_peak(
     judged: Sequence[JudgedOperator], flop: float | Unknown, step_s: float, ceilings: Ceilings
 ) -> float | Unknown | Implausible:
     if isinstance(flop, Unknown):
@@ -243,7 +259,8 @@ def _receipt(
     key = _dominant_matrix_key(judged)
     peak = ceilings.peak(key[0], accumulate=key[1], scope=key[2]) if key else None
     receipt: dict[str, Any] = {
-        "flop_convention": "model FLOP, 1 MAC = 2 FLOP, matrix work only; causal attention counted exactly causal",
+        "flop_convention": "model FLOP, 1 MAC = 2 FLOP, matrix work only; causal attention counted exactly causal; what is executed "
+        "again to save memory counts in hardware FLOP and HFU alone",
         "bytes_convention": "compulsory traffic, each operand once, at the nearest memory level that holds the operands",
         "overlap": "full: the longest resource decides the least time of an operation",
         "threads": trace.threads,

@@ -93,6 +93,7 @@ class OperatorRow:
         reason: The verdict in words.
         formula: How FLOP and bytes were counted.
         full_square_flop: FLOP per step if a causal attention were counted in full.
+        recompute: Executed again to save memory: its FLOP are hardware FLOP and no model FLOP.
     """
 
     name: str
@@ -116,6 +117,12 @@ class OperatorRow:
     reason: str
     formula: str
     full_square_flop: float | None = None
+    recompute: bool = False
+
+    @property
+    def label(self) -> str:
+        """The name for reading: what is executed again says so."""
+        return f"{self.name} (recompute)" if self.recompute else self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,10 +165,12 @@ class Diagnosis:
         time_shares: Share of the step by bound, keys `SHARE_KINDS`, sum 1.
         parts: Forward, backward, optimizer, input, other.
         operators: The operator table, the longest first; times sum to the time in operations.
-        flop_per_step: Model matrix FLOP of one step.
+        flop_per_step: Model matrix FLOP of one step: what is executed again to save memory is not counted.
         full_square_flop_per_step: The same with causal attention counted in full.
+        hardware_flop_per_step: Matrix FLOP that one step executed, recomputation included.
         bytes_per_step: Compulsory bytes of one step [B].
         mfu_ratio: flop_per_step over step time times the matrix ceiling of the dominant type.
+        hfu_ratio: The same of hardware_flop_per_step.
         advice: Ranked, the largest gain first.
         ceilings: The ceilings that a roofline of this run shows.
         receipt: Peak rows, conventions, assumptions, machine, versions.
@@ -185,3 +194,10 @@ class Diagnosis:
     receipt: Mapping[str, Any] = field(default_factory=dict)
     findings: tuple[Note, ...] = ()
     attributed_ratio: float = 0.0
+    hardware_flop_per_step: float | Unknown = Unknown("not recorded", ("mansard run",))
+    hfu_ratio: float | Unknown | Implausible = Unknown("not recorded", ("mansard run",))
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether something was executed again to save memory."""
+        return any(row.recompute for row in self.operators)

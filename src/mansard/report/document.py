@@ -11,6 +11,7 @@ from mansard.core.document import header, to_jsonable
 from mansard.diagnose.records import Advice, Diagnosis, Note, OperatorRow, PartTime, StepTime, Verdict
 
 SCHEMAS = ("run/1", "diagnose/1")
+_NOT_RECORDED: Mapping[str, Any] = {"unknown": "not recorded", "needs": ["mansard run"]}
 
 
 def to_document(diagnosis: Diagnosis, *, schema: str = "run/1") -> dict[str, Any]:
@@ -38,8 +39,10 @@ def to_document(diagnosis: Diagnosis, *, schema: str = "run/1") -> dict[str, Any
         "operators": d.operators,
         "flop_per_step": d.flop_per_step,
         "full_square_flop_per_step": d.full_square_flop_per_step,
+        "hardware_flop_per_step": d.hardware_flop_per_step,
         "bytes_per_step": d.bytes_per_step,
         "mfu_ratio": d.mfu_ratio,
+        "hfu_ratio": d.hfu_ratio,
         "attributed_ratio": d.attributed_ratio,
         "advice": d.advice,
         "ceilings": d.ceilings,
@@ -97,6 +100,9 @@ def _diagnosis(d: Mapping[str, Any]) -> Diagnosis:
         receipt=dict(d["receipt"]),
         findings=tuple(Note(code=_text(n["code"]), text=_text(n["text"])) for n in d["findings"]),
         attributed_ratio=_number(d["attributed_ratio"]),
+        # Documents of the first release lack these keys.
+        hardware_flop_per_step=_maybe(d.get("hardware_flop_per_step", _NOT_RECORDED)),
+        hfu_ratio=_share(d.get("hfu_ratio", _NOT_RECORDED)),
     )  # fmt: skip
 
 
@@ -153,6 +159,7 @@ def _operator(o: Mapping[str, Any]) -> OperatorRow:
         reason=_text(o["reason"]),
         formula=_text(o["formula"]),
         full_square_flop=_optional_number(o["full_square_flop"]),
+        recompute=_flag(o.get("recompute", False)),
     )
 
 
@@ -183,6 +190,12 @@ def _number(value: Any) -> float:
 def _whole(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"expected a whole number, got {value!r:.60}")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"expected true or false, got {value!r:.60}")
     return value
 
 

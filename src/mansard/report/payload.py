@@ -113,7 +113,7 @@ def _row(o: OperatorRow, step_s: float) -> tuple[list[str], list[float | None], 
     limit = _short(o.limiting_ceiling, 60)
     value = f" {ceiling_value(o.ceiling_value, o.ceiling_unit)}" if o.ceiling_value and o.ceiling_value > 0 else ""
     words = {
-        "name": _short(o.name), "part": _short(o.part, 40), "bound": o.bound.value, "category": _short(o.category, 40),
+        "name": _short(o.label), "part": _short(o.part, 40), "bound": o.bound.value, "category": _short(o.category, 40),
         "shapes": _short(o.shapes), "source": _short(o.source, 80), "formula": _short(o.formula),
         "reason": _short(o.reason), "level": _short(o.level or "", 20).upper(), "grade": o.grade.value,
         "limit": limit or "\u2013", "ceiling": limit + value, "work": figure(o.flop, format_flop),

@@ -188,6 +188,8 @@ def _step(page: _Page, d: Diagnosis) -> None:
     work = [figure(d.flop_per_step, format_flop, missing="?"), figure(d.bytes_per_step, format_bytes, missing="?")]
     units = ["matrix FLOP" if work[0] == "?" else "of matrix work", "bytes" if work[1] == "?" else "compulsory traffic"]
     mfu = figure(d.mfu_ratio, format_ratio)
+    if d.recomputes:
+        mfu += f", HFU {figure(d.hfu_ratio, format_ratio)} with {figure(d.hardware_flop_per_step, format_flop)} executed"
     page.wrapped(
         f"{work[0]} {units[0]}, {work[1]} {units[1]}, MFU {mfu}; cost known for "
         f"{format_ratio(d.attributed_ratio)} of operator time"
@@ -239,7 +241,7 @@ _LEAST_NAME, _MOST_NAME = 12, 60
 
 def _brief(row: OperatorRow, limit: int, repeated: bool) -> str:
     """Return the name, with the shapes where several rows share it, without the common namespace where space is short."""
-    name = f"{row.name} {row.shapes}".rstrip() if repeated else row.name
+    name = f"{row.label} {row.shapes}".rstrip() if repeated else row.label
     return name if len(name) <= limit else name.removeprefix("aten::")
 
 
@@ -307,10 +309,10 @@ def _operators(page: _Page, d: Diagnosis) -> None:
     table.add_column("name", width=name_width, no_wrap=True, overflow="crop")
     for title, width in widths.items():
         table.add_column(title, width=width, justify="left" if title in _LEFT else "right", no_wrap=True)
-    names = Counter(row.name for row in d.operators)
+    names = Counter(row.label for row in d.operators)
     for row, texts in zip(shown, cells, strict=True):
         style = _STYLES[row.bound.value]
-        name = page.short(_brief(row, name_width, names[row.name] > 1), name_width)
+        name = page.short(_brief(row, name_width, names[row.label] > 1), name_width)
         table.add_row(Text(name), *(Text(texts[c], style=style if c == "bound" else "") for c in widths))
     for title, texts in summed:
         table.add_row(title, *(Text(texts.get(c, "")) for c in widths), style="dim")

@@ -120,9 +120,17 @@ class View:
             ("Share of ceiling", figure(v.share_of_ceiling, format_ratio), share_note),
             ("Headroom", figure(v.headroom_s, format_s), "per step, to that ceiling"),
             ("MFU", figure(self.d.mfu_ratio, format_ratio), "of the matrix ceiling over the whole step"),
+            *self._hfu(),
             ("Work", figure(self.d.flop_per_step, format_flop), causal),
             ("Traffic", figure(self.d.bytes_per_step, format_bytes), "compulsory bytes per step"),
         ]
+
+    def _hfu(self) -> list[tuple[str, str, str]]:
+        """Return the figure that counts recomputation, where there was any."""
+        if not self.d.recomputes:
+            return []
+        executed = figure(self.d.hardware_flop_per_step, format_flop)
+        return [("HFU", figure(self.d.hfu_ratio, format_ratio), f"with what is executed again: {executed}")]
 
     def _shares(self) -> dict[str, Any]:
         percent = percent_shares(self.d.time_shares)

@@ -55,6 +55,7 @@ class Operator:
         source: Where it comes from: module and HLO op name, or Python file and line; empty if not recorded.
         formula: How the demand was counted, for the receipt.
         full_square_flop: FLOP per call if a causal attention were counted in full; None where that does not apply.
+        recompute: Executed again to save memory (activation checkpointing): hardware FLOP and no model FLOP.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Operator:
     source: str = ""
     formula: str = ""
     full_square_flop: float | None = None
+    recompute: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
