@@ -150,6 +150,7 @@ class Note:
     text: str
 
 
+NOT_RECORDED = Unknown("not recorded", ("mansard run",))
 SHARE_KINDS = ("compute", "memory", "network", "host", "latency", "unattributed")
 
 
@@ -194,8 +195,8 @@ class Diagnosis:
     receipt: Mapping[str, Any] = field(default_factory=dict)
     findings: tuple[Note, ...] = ()
     attributed_ratio: float = 0.0
-    hardware_flop_per_step: float | Unknown = Unknown("not recorded", ("mansard run",))
-    hfu_ratio: float | Unknown | Implausible = Unknown("not recorded", ("mansard run",))
+    hardware_flop_per_step: float | Unknown = NOT_RECORDED
+    hfu_ratio: float | Unknown | Implausible = NOT_RECORDED
 
     @property
     def recomputes(self) -> bool:
