@@ -189,7 +189,9 @@ def _step(page: _Page, d: Diagnosis) -> None:
     units = ["matrix FLOP" if work[0] == "?" else "of matrix work", "bytes" if work[1] == "?" else "compulsory traffic"]
     mfu = figure(d.mfu_ratio, format_ratio)
     if d.recomputes:
-        mfu += f", HFU {figure(d.hfu_ratio, format_ratio)} with {figure(d.hardware_flop_per_step, format_flop)} executed"
+        mfu += (
+            f", HFU {figure(d.hfu_ratio, format_ratio)} with {figure(d.hardware_flop_per_step, format_flop)} executed"
+        )
     page.wrapped(
         f"{work[0]} {units[0]}, {work[1]} {units[1]}, MFU {mfu}; cost known for "
         f"{format_ratio(d.attributed_ratio)} of operator time"
