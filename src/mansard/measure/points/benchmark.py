@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from mansard.core import Demand
 from mansard.core.unknown import Unknown
@@ -101,10 +101,13 @@ class Work:
         level: Memory level its working set must live in to mean what its name says (`dram` for hbm_bandwidth); None
             where any level is right.
         convention: What the count assumes, in words.
+        compiler_flop: What a compiler should count for the same program, where its convention differs from that of
+            `demand` and `executed_flop` (a causal mask that it computes and discards); `convention` names it [FLOP].
     """
 
     demand: Demand
     executed_flop: float | None = None
+    compiler_flop: float | None = None
     write_allocate_bytes: float | None = None
     transfer: Transfer | None = None
     headline: str = "flop"
@@ -136,6 +139,10 @@ class CompilerCount:
         operations: Names of the operations that are in the compiled program.
         expected: Names of which at least one must be there; else the work was optimised away.
         source: Where the counts come from.
+        parameters: How many arguments the compiled program takes; None where that is not known. None at all means that
+            its inputs became constants.
+        constant_bytes: Size of the largest array constant in it [B].
+        dtypes: Element types its matrix operations really read, short names; empty where that is not known.
     """
 
     flop: float | Unknown
@@ -143,6 +150,28 @@ class CompilerCount:
     operations: tuple[str, ...] = ()
     expected: tuple[str, ...] = ()
     source: str = ""
+    parameters: int | None = None
+    constant_bytes: float = 0.0
+    dtypes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operand:
+    """One array that a point reads or writes, as the audit looks at it after the run.
+
+    Args:
+        name: In words, such as `a`.
+        role: `input`, `output`, or `in_place` for one that is read and written on purpose.
+        bytes: Its whole size [B].
+        values: Some of its elements, spread over all of it, as numbers.
+        address: Where it lies on the host or device; None where nothing tells.
+    """
+
+    name: str
+    role: str
+    bytes: float
+    values: Any = None
+    address: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -159,6 +188,11 @@ class Prepared:
         compile_s: Time of compilation [s]; 0 where there is none.
         chain: Does `count` operations inside one dispatch, where the implementation can (slope timing); else None.
         close: Releases what it holds.
+        timed: Does `count` operations and returns their time by a clock of its own [s], for compiled kernels that start
+            their threads behind a barrier; where it is given, it is used instead of the wall time around `run`.
+        empty: The same dispatch without the work, for the floor; None takes the smallest operation of the backend.
+        operands: The arrays, for the audit of zeros, constants, denormals, aliases and bytes; None if they cannot be
+            shown.
     """
 
     run: Callable[[int], None]
@@ -170,6 +204,10 @@ class Prepared:
     compile_s: float = 0.0
     chain: Callable[[int], None] | None = None
     close: Callable[[], None] | None = None
+    facts_after: Callable[[], Mapping[str, Any]] | None = None
+    timed: Callable[[int], float] | None = None
+    empty: Callable[[], None] | None = None
+    operands: Callable[[], Sequence[Operand]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,3 +258,27 @@ class ManyPoints(Protocol):
 
     def study(self, params: Params, where: Where) -> Sequence[Mapping[str, Any]]:
         """Return the rows of the study."""
+
+
+@runtime_checkable
+class NeedsFlags(Protocol):
+    """A benchmark whose runtime must be started in a certain way, such as with several local devices."""
+
+    def flags(self, params: Params) -> Mapping[str, str]:
+        """Return the environment variables a point needs before its runtime starts; `XLA_FLAGS` is added to."""
+
+
+@runtime_checkable
+class Expands(Protocol):
+    """A benchmark of which one entry stands for several points, such as all pairs of devices."""
+
+    def expand(self, params: Params, where: Where) -> Sequence[Params]:
+        """Return the parameters of each point; one of them where nothing is to be expanded."""
+
+
+@runtime_checkable
+class HasColumns(Protocol):
+    """A benchmark for which the published suite has columns of its own."""
+
+    def columns(self, params: Params, where: Where, seconds: Mapping[str, float]) -> Mapping[str, Any]:
+        """Return those columns; `seconds` has the time of one operation as `median`, `mean`, `min`, `max`, `p90`, ... [s]."""
