@@ -108,6 +108,42 @@ def union(sets: Sequence[IntervalSet]) -> IntervalSet:
     return merge(np.concatenate([s.start_ns for s in filled]), np.concatenate([s.end_ns for s in filled]))
 
 
+def intersection(a: IntervalSet, b: IntervalSet) -> IntervalSet:
+    """Return the instants that both sets cover.
+
+    >>> c = intersection(merge(np.array([0, 20]), np.array([10, 30])), merge(np.array([5]), np.array([25])))
+    >>> c.start_ns.tolist(), c.end_ns.tolist()
+    ([5, 20], [10, 25])
+    """
+    if not len(a) or not len(b):
+        return EMPTY
+    few, many = (a, b) if len(a) < len(b) else (b, a)
+    first = np.searchsorted(many.end_ns, few.start_ns, side="right")
+    last = np.searchsorted(many.start_ns, few.end_ns, side="left")
+    counts = np.maximum(last - first, 0)
+    owner = np.repeat(np.arange(len(few)), counts)
+    place = np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts, counts) + first[owner]
+    return IntervalSet(
+        start_ns=np.maximum(few.start_ns[owner], many.start_ns[place]),
+        end_ns=np.minimum(few.end_ns[owner], many.end_ns[place]),
+    )
+
+
+def difference(a: IntervalSet, b: IntervalSet) -> IntervalSet:
+    """Return the instants that `a` covers and `b` does not.
+
+    >>> c = difference(merge(np.array([0]), np.array([10])), merge(np.array([2, 8]), np.array([4, 20])))
+    >>> c.start_ns.tolist(), c.end_ns.tolist()
+    ([0, 4], [2, 8])
+    """
+    if not len(a) or not len(b):
+        return a
+    first = min(int(a.start_ns[0]), int(b.start_ns[0])) - 1
+    last = max(int(a.end_ns[-1]), int(b.end_ns[-1])) + 1
+    outside = IntervalSet(start_ns=np.append(first, b.end_ns), end_ns=np.append(b.start_ns, last))
+    return intersection(a, outside)
+
+
 def overlap_ns(a: IntervalSet, b: IntervalSet) -> int:
     """Return how long both sets cover an instant at once [ns].
 

@@ -43,7 +43,7 @@ _INPUT_RANGE = re.compile(
     r"dataloader|data_?load|__next__|next_batch|get_batch|fetch_batch|input_pipeline|\bdata\b(?=.*(wait|next|time))",
     re.I,
 )
-_DEVICE_KINDS = (Kind.KERNEL, Kind.COPY, Kind.MEMSET, Kind.GRAPH)
+DEVICE_KINDS = (Kind.KERNEL, Kind.COPY, Kind.MEMSET, Kind.GRAPH)
 _STREAM_WAIT = 2  # CUPTI's number of a wait on the device, in which no host thread waits
 
 
@@ -174,7 +174,7 @@ def device_times(
         launches: Joined launches, where they are at hand.
         devices: Indices; None takes every device that did work.
     """
-    host = _Host(timeline, launches or join_launches(timeline))
+    host = HostView(timeline, launches or join_launches(timeline))
     kinds = _kind_codes(timeline, rules or shipped_rules())
     chosen = timeline.used_devices if devices is None else devices
     found = [_one(timeline, d, kinds, host) for d in chosen]  # one after the other: memory counts more than time here
@@ -194,7 +194,7 @@ def _kind_codes(timeline: Timeline, rules: Rules) -> npt.NDArray[np.int8]:
 
 
 @dataclass(frozen=True)
-class _Part:
+class WorkPart:
     """The work of one kind on one device, by start; `rows` are its rows in the table of its kind."""
 
     rows: Int64Array
@@ -202,7 +202,7 @@ class _Part:
     end_ns: Int64Array
 
 
-def _part(table: Events, device: int) -> _Part:
+def work_part(table: Events, device: int) -> WorkPart:
     """Return the rows of a device, by start. Only the columns that are needed are copied: profiles are large."""
     if table.device.strides == (0,) and len(table):
         rows = np.arange(len(table) if table.device[0] == device else 0)
@@ -213,11 +213,11 @@ def _part(table: Events, device: int) -> _Part:
     if (start[1:] < start[:-1]).any():
         order = np.argsort(start, kind="stable")
         rows, start, end = rows[order], start[order], end[order]
-    return _Part(rows=rows, start_ns=start, end_ns=end)
+    return WorkPart(rows=rows, start_ns=start, end_ns=end)
 
 
-def _one(timeline: Timeline, device: int, codes: npt.NDArray[np.int8], host: _Host) -> DeviceTime:
-    parts = {k: _part(timeline.of(k), device) for k in _DEVICE_KINDS}
+def _one(timeline: Timeline, device: int, codes: npt.NDArray[np.int8], host: HostView) -> DeviceTime:
+    parts = {k: work_part(timeline.of(k), device) for k in DEVICE_KINDS}
     table, part = timeline.of(Kind.KERNEL), parts[Kind.KERNEL]
     kinds = {
         "copy": _merged(parts[Kind.COPY]),
@@ -252,11 +252,11 @@ def _distinct(values: npt.NDArray[Any]) -> list[int]:
     return found + [int(v) for v in np.unique(values)]
 
 
-def _merged(part: _Part) -> IntervalSet:
+def _merged(part: WorkPart) -> IntervalSet:
     return merge(part.start_ns, part.end_ns)
 
 
-class _Host:
+class HostView:
     """What the host did while a device was idle."""
 
     def __init__(self, timeline: Timeline, launches: Launches) -> None:
@@ -264,14 +264,14 @@ class _Host:
         self.launches = launches
         self._offsets = {}
         place = 0
-        for kind in _DEVICE_KINDS:
+        for kind in DEVICE_KINDS:
             self._offsets[kind] = place
             place += len(timeline.of(kind))
         self._rows: dict[re.Pattern[str], Int64Array] = {}
         self._waits: dict[tuple[int, ...], tuple[IntervalSet, IntervalSet]] = {}
 
     def idle_causes(
-        self, parts: Mapping[Kind, _Part], kernels: IntervalSet, work: IntervalSet
+        self, parts: Mapping[Kind, WorkPart], kernels: IntervalSet, work: IntervalSet
     ) -> tuple[dict[str, int], int]:
         """Return the idle time by cause, and how much of the launch gaps the host was late for [ns]."""
         causes = dict.fromkeys(CAUSES, 0)
@@ -282,7 +282,7 @@ class _Host:
         gaps = inside.gaps()
         if not len(gaps):
             return causes, 0
-        sync, waits = self._of(parts)
+        sync, waits = self.waits(parts)
         either = union([sync, waits])
         late_ns = 0
         for first in range(0, len(gaps), _GAPS_AT_ONCE):
@@ -292,9 +292,7 @@ class _Host:
             in_sync = sync.covered_ns(start, end)
             in_input = either.covered_ns(start, end) - in_sync
             rest = length - in_sync - in_input
-            called = self._next_call(parts, end)
-            late = called >= start
-            launch = (called != NONE) & (late | (length <= QUEUED_GAP_NS))
+            launch, late = self.launch_gaps(parts, start, end)
             causes[HOST_SYNC] += int(in_sync.sum())
             causes[INPUT_WAIT] += int(in_input.sum())
             causes[LAUNCH_GAP] += int(rest[launch].sum())
@@ -302,7 +300,15 @@ class _Host:
             late_ns += int(rest[launch & late].sum())
         return causes, late_ns
 
-    def _next_call(self, parts: Mapping[Kind, _Part], start_ns: Int64Array) -> Int64Array:
+    def launch_gaps(
+        self, parts: Mapping[Kind, WorkPart], start_ns: Int64Array, end_ns: Int64Array
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Return which gaps are launch gaps, and in which the host had not yet called for the work after them."""
+        called = self._next_call(parts, end_ns)
+        late = called >= start_ns
+        return (called != NONE) & (late | (end_ns - start_ns <= QUEUED_GAP_NS)), late
+
+    def _next_call(self, parts: Mapping[Kind, WorkPart], start_ns: Int64Array) -> Int64Array:
         """Return when the host called for the work that starts at each of these times, -1 where not known."""
         found = np.full(start_ns.size, NONE, dtype=np.int64)
         if not len(self.launches.calls):
@@ -316,7 +322,7 @@ class _Host:
             found[hit] = self.launches.calls.start_ns[call[hit]]
         return found
 
-    def _of(self, parts: Mapping[Kind, _Part]) -> tuple[IntervalSet, IntervalSet]:
+    def waits(self, parts: Mapping[Kind, WorkPart]) -> tuple[IntervalSet, IntervalSet]:
         """Return when a host thread of the processes that use the device waits in a synchronisation, and for input."""
         processes: set[int] = set()
         for kind, part in parts.items():

@@ -1,0 +1,68 @@
+"""When a device was idle, and why, as intervals: the same definitions as the figures of `occupancy`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mansard.core.intervals import EMPTY, IntervalSet, difference, intersection, merge, union
+from mansard.trace.launches import Launches, join_launches
+from mansard.trace.occupancy import DEVICE_KINDS, HostView, work_part
+from mansard.trace.timeline import Kind, Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Idle:
+    """Disjoint idle intervals of one device between its first and its last piece of work, by cause.
+
+    Args:
+        host_sync: A host thread waits in a synchronisation.
+        input_wait: The program waits for input.
+        late: The host had not yet called for the next work.
+        queued: The next work was queued: what starting it costs the device.
+        unexplained: Nothing recorded tells.
+    """
+
+    host_sync: IntervalSet
+    input_wait: IntervalSet
+    late: IntervalSet
+    queued: IntervalSet
+    unexplained: IntervalSet
+
+
+def idle_of(timeline: Timeline, device: int, *, launches: Launches | None = None) -> Idle:
+    """Return the idle intervals of a device by cause; a copy or a fill is no idle time here.
+
+    Args:
+        timeline: The profile, or a window of it.
+        device: Index of the device.
+        launches: Joined launches, where they are at hand.
+    """
+    parts = {k: work_part(timeline.of(k), device) for k in DEVICE_KINDS}
+    gaps = union([merge(p.start_ns, p.end_ns) for p in parts.values()]).gaps()
+    if not len(gaps):
+        return Idle(host_sync=EMPTY, input_wait=EMPTY, late=EMPTY, queued=EMPTY, unexplained=EMPTY)
+    host = HostView(timeline, launches or join_launches(timeline))
+    sync, waits = host.waits(parts)
+    launch, late = host.launch_gaps(parts, gaps.start_ns, gaps.end_ns)
+    in_sync = intersection(gaps, sync)
+    in_input = difference(intersection(gaps, waits), sync)
+    rest = difference(gaps, union([sync, waits]))
+
+    def part(chosen: npt.NDArray[np.bool_]) -> IntervalSet:
+        return intersection(rest, IntervalSet(start_ns=gaps.start_ns[chosen], end_ns=gaps.end_ns[chosen]))
+
+    return Idle(
+        host_sync=in_sync,
+        input_wait=in_input,
+        late=part(launch & late),
+        queued=part(launch & ~late),
+        unexplained=part(~launch),
+    )
+
+
+def host_calls(timeline: Timeline) -> IntervalSet:
+    """Return when any host thread is inside a runtime call or an operator of the framework."""
+    return union([merge(t.start_ns, t.end_ns) for t in (timeline.of(Kind.RUNTIME), timeline.of(Kind.CPU_OP)) if len(t)])
