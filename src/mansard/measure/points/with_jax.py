@@ -7,6 +7,7 @@ read as a bandwidth of a few GB/s.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -15,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from mansard.core.dtypes import short_dtype
+from mansard.core.dtypes import dtype_bytes, short_dtype
 from mansard.core.errors import UsageError
 from mansard.core.unknown import Unknown
-from mansard.measure.points.benchmark import CompilerCount
+from mansard.measure.points.benchmark import CompilerCount, Operand
 from mansard.measure.points.inputs import LONG_NAMES, random_input
 
 WIDE = ("f64", "i64", "u64", "c128")  # JAX holds these only with jax_enable_x64
@@ -26,6 +27,10 @@ WIDE = ("f64", "i64", "u64", "c128")  # JAX holds these only with jax_enable_x64
 _OPCODE = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = (?:\([^=]*?\)|[\w\[\],{}:()*]+) ([a-z][\w-]*)\(", re.MULTILINE)
 _TARGET = re.compile(r'custom_call_target="([^"]+)"')
 _KIND = re.compile(r'"kind":"(__[a-z_$]+|[a-z_$]+)"')
+_CONSTANT = re.compile(r" = ([a-z][a-z0-9]*)\[([\d,]*)\]\S* constant\(")
+_DEFINED = re.compile(r"(%[\w.-]+) = ([a-z][a-z0-9]*)\[")
+_MATRIX = re.compile(r" (?:dot|convolution)\(([^)]*)\)")
+_HLO_NAMES = {"f8e4m3fnuz": "f8_e4m3", "f8e5m2fnuz": "f8_e5m2", "f8e4m3b11fnuz": "f8_e4m3"}  # beyond core.dtypes
 _TRIVIAL = frozenset(("parameter", "tuple", "get-tuple-element", "constant", "bitcast"))
 
 
@@ -72,6 +77,17 @@ def values(x: Any) -> Any:
     )
 
 
+def operand(x: Any, name: str, role: str) -> Operand:
+    """Return an array for the audit: about a thousand of its elements, and its address where it has one."""
+    try:
+        address: int | None = int(x.unsafe_buffer_pointer())
+    except Exception:  # several shards, or a backend that does not tell
+        address = None
+    step = max(1, x.size // 1009)
+    part = np.asarray(x).reshape(-1)[::step] if "cpu" in str(x.devices()).lower() else x.reshape(-1)[::step]
+    return Operand(name=name, role=role, bytes=float(x.nbytes), values=values(part), address=address)
+
+
 @dataclass(slots=True)
 class JaxCall:
     """A compiled JAX function with its arguments.
@@ -99,6 +115,8 @@ class JaxCall:
     chain_lower_s: float = 0.0
     chain_compile_s: float = 0.0
     _chain: Any = None
+    _own: list[Any] = field(default_factory=list)
+    _chain_state: Any = None
     _last: Any = field(default=None)
 
     @property
@@ -135,35 +153,57 @@ class JaxCall:
         """Return what XLA's cost analysis and the optimised HLO say of one call."""
         return count(self.compiled, self.expected)
 
+    def operands(self, *names: str) -> list[Operand]:
+        """Return the arguments and the results for the audit, arguments first; `names` are those of the arguments."""
+        rows = []
+        for position, argument in enumerate(self.inputs):
+            role = "in_place" if position in self.donate else "input"
+            label = names[position] if position < len(names) else f"argument {position}"
+            rows += [operand(x, label, role) for x in _leaves(argument)]
+        if not self.donate:
+            rows += [operand(x, "result", "output") for x in _leaves(self.result)]
+        return rows
+
     def chain(self, count: int) -> None:
         """Do `count` calls inside one dispatch, in a loop whose body can be neither hoisted nor folded.
 
         Every floating or integer argument takes one element from the result before, times a zero that is known only at
         run time: the body depends on its last turn, at the cost of one element per argument. The trip count is an
-        argument too, so one compiled program serves all counts.
+        argument too, so one compiled program serves all counts. The loop works on copies of the arguments.
         """
         import jax
 
         if self._chain is None:
             self._chain = self._compile_chain()
-        start = list(self.inputs)
+        own = self._own
+        for position in self.donate:
+            own[position] = self.inputs[position]
+        held = None if self.donate else self.state if self.reuse else self._chain_state
+        self._own, out = jax.block_until_ready(self._chain(np.int32(count), np.float32(0.0), own, held))
         if self.donate:
-            start, state = self._chain(np.int32(count), np.float32(0.0), start, None)
-            self.inputs[:] = jax.block_until_ready(start)
-            self._last = _taken(self.inputs, self.donate)
+            for position in self.donate:
+                self.inputs[position] = self._own[position]
+            self._last = _taken(self._own, self.donate)
             return
-        held = self.state if self.reuse else self.result
-        self.inputs[:], state = self._chain(np.int32(count), np.float32(0.0), start, held)
-        self.inputs[:], self._last = jax.block_until_ready((self.inputs, state))
+        self._last = out
         if self.reuse:
-            self.state = self._last
+            self.state = out
+        else:
+            self._chain_state = out
 
     def _compile_chain(self) -> Any:
         import jax
 
-        function, donate, ignores = self.function, self.donate, self.reuse
-        if not donate and not ignores:
-            self.state = self.result
+        function, donate = self.function, self.donate
+        held = (
+            None
+            if donate
+            else self.state
+            if self.reuse
+            else _memory_for(jax.eval_shape(function, *self.inputs), self.inputs)
+        )
+        # The loop is given the memory of its arguments, so it works on copies: those of the caller stay as they are.
+        self._own = [x if i in donate else _copy(x) for i, x in enumerate(self.inputs)]
 
         def looped(turns: Any, zero: Any, inputs: list[Any], state: Any) -> Any:
             def body(_turn: Any, carried: Any) -> Any:
@@ -180,10 +220,10 @@ class JaxCall:
             return jax.lax.fori_loop(0, turns, body, (inputs, state))
 
         begin = time.perf_counter()
-        held = None if donate else self.state
-        lowered = jax.jit(looped, donate_argnums=(2, 3)).lower(np.int32(1), np.float32(0.0), list(self.inputs), held)
+        lowered = jax.jit(looped, donate_argnums=(2, 3)).lower(np.int32(1), np.float32(0.0), self._own, held)
         middle = time.perf_counter()
         done = lowered.compile()
+        self._chain_state = held
         self.chain_lower_s, self.chain_compile_s = middle - begin, time.perf_counter() - middle
         return done
 
@@ -227,12 +267,13 @@ def compiled(
     if consumed:
         _must_fit(shapes, [inputs[i] for i in consumed])
     state = _memory_for(shapes, inputs) if reused else None
+    jit: Any = jax.jit
     begin = time.perf_counter()
     if reused:
-        traced = jax.jit(lambda *a: function(*a[:-1]), donate_argnums=(len(inputs),), keep_unused=True)
+        traced = jit(lambda *a: function(*a[:-1]), donate_argnums=(len(inputs),), keep_unused=True)
         lowered = traced.lower(*inputs, state)
     else:
-        lowered = jax.jit(function, donate_argnums=consumed).lower(*inputs)
+        lowered = jit(function, donate_argnums=consumed).lower(*inputs)
     middle = time.perf_counter()
     executable = lowered.compile()
     end = time.perf_counter()
@@ -256,11 +297,16 @@ def count(executable: Any, expected: Sequence[str] = ()) -> CompilerCount:
     """
     text = str(executable.as_text())
     names = operation_names(text)
+    seen: dict[str, Any] = {
+        "operations": names,
+        "expected": tuple(expected),
+        "parameters": parameter_count(text),
+        "constant_bytes": largest_constant_bytes(text),
+        "dtypes": matrix_dtypes(text),
+    }
     if "while" in names:
         reason = Unknown("XLA counts the body of a loop once, and this program has a loop")
-        return CompilerCount(
-            flop=reason, bytes=reason, operations=names, expected=tuple(expected), source="optimised HLO"
-        )
+        return CompilerCount(flop=reason, bytes=reason, source="optimised HLO", **seen)
     try:
         analysis = executable.cost_analysis()
     except Exception as error:  # a backend without one raises its own type
@@ -277,9 +323,8 @@ def count(executable: Any, expected: Sequence[str] = ()) -> CompilerCount:
     return CompilerCount(
         flop=said("flops"),
         bytes=said("bytes accessed"),
-        operations=names,
-        expected=tuple(expected),
         source="XLA cost analysis, optimised HLO",
+        **seen,
     )
 
 
@@ -293,6 +338,55 @@ def operation_names(hlo: str) -> tuple[str, ...]:
     found.update(dict.fromkeys(_TARGET.findall(hlo)))
     found.update(dict.fromkeys(_KIND.findall(hlo)))
     return tuple(found)
+
+
+def parameter_count(hlo: str) -> int | None:
+    """Return how many arguments the entry computation of HLO text uses; None where there is no entry.
+
+    Memory that is only given to be written into is no input and not counted.
+
+    >>> parameter_count("ENTRY %main {\\n  %a = f32[2]{0} parameter(0)\\n  ROOT %n = f32[2]{0} negate(%a)\\n}")
+    1
+    """
+    start = hlo.find("ENTRY ")
+    if start < 0:
+        return None
+    entry = hlo[start:]
+    end = entry.find("\n}")
+    entry = entry[: end if end >= 0 else None]
+    names = re.findall(r"(%[\w.-]+) = \S+ parameter\(", entry)
+    operands = re.findall(r"%[\w.-]+", re.sub(r"%[\w.-]+ = ", "", entry))
+    return sum(1 for name in names if name in operands)
+
+
+def largest_constant_bytes(hlo: str) -> float:
+    """Return the size of the largest constant in HLO text [B].
+
+    >>> largest_constant_bytes("  %c = f32[16,4]{1,0} constant({...})")
+    256.0
+    """
+    return max((_shape_bytes(kind, sizes) for kind, sizes in _CONSTANT.findall(hlo)), default=0.0)
+
+
+def matrix_dtypes(hlo: str) -> tuple[str, ...]:
+    """Return the element types that dots and convolutions in HLO text read, by their short names.
+
+    >>> matrix_dtypes("  %a = bf16[2,2]{1,0} parameter(0)\\n  %d = f32[2,2]{1,0} dot(%a, %a), lhs_contracting_dims={1}")
+    ('bf16',)
+    """
+    defined: dict[str, str] = dict(_DEFINED.findall(hlo))
+    found: dict[str, None] = {}
+    for operands in _MATRIX.findall(hlo):
+        for name in re.findall(r"%[\w.-]+", operands):
+            if name in defined:
+                kind = defined[name]
+                found[short_dtype(_HLO_NAMES.get(kind, kind))] = None
+    return tuple(found)
+
+
+def _shape_bytes(kind: str, sizes: str) -> float:
+    name = _HLO_NAMES.get(kind, kind)
+    return float(dtype_bytes(name)) * math.prod(int(n) for n in sizes.split(",") if n) if name != "token" else 0.0
 
 
 def _leaves(tree: Any) -> list[Any]:
@@ -332,6 +426,12 @@ def _taken(args: Sequence[Any], donate: Sequence[int]) -> Any:
     return args[donate[0]] if len(donate) == 1 else tuple(args[i] for i in donate)
 
 
+def _copy(tree: Any) -> Any:
+    import jax
+
+    return jax.block_until_ready(jax.tree_util.tree_map(lambda x: jax.numpy.array(x, copy=True), tree))
+
+
 def _first_element(tree: Any) -> Any:
     """Return the sum of the first elements of all results as f32."""
     import jax
@@ -354,9 +454,7 @@ def _tied(tree: Any, source: Any, zero: Any, already: bool) -> Any:
         first = jax.lax.slice(x, (0,) * x.ndim, (1,) * x.ndim)
         kind = first.dtype
         added = jnp.where(jnp.isfinite(source), source, 0.0) * zero
-        if jnp.issubdtype(kind, jnp.integer):
-            changed = first + added.astype(kind)
-        elif jnp.issubdtype(kind, jnp.complexfloating):
+        if jnp.issubdtype(kind, jnp.integer) or jnp.issubdtype(kind, jnp.complexfloating):
             changed = first + added.astype(kind)
         else:
             changed = (first.astype(jnp.promote_types(kind, jnp.float32)) + added).astype(kind)

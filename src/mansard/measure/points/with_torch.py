@@ -14,7 +14,7 @@ from typing import Any
 from mansard.core.dtypes import short_dtype
 from mansard.core.errors import UsageError
 from mansard.core.unknown import Unknown
-from mansard.measure.points.benchmark import CompilerCount
+from mansard.measure.points.benchmark import CompilerCount, Operand
 from mansard.measure.points.inputs import LONG_NAMES, random_input
 
 
@@ -57,6 +57,13 @@ def values(x: Any) -> Any:
 
     kind = torch.float64 if x.dtype.is_floating_point else torch.complex128 if x.dtype.is_complex else torch.int64
     return x.detach().to("cpu").to(kind).numpy()
+
+
+def operand(x: Any, name: str, role: str) -> Operand:
+    """Return a tensor for the audit: about a thousand of its elements, and its address."""
+    part = x.detach().reshape(-1)[:: max(1, x.numel() // 1009)]
+    size = float(x.numel() * x.element_size())
+    return Operand(name=name, role=role, bytes=size, values=values(part), address=int(x.data_ptr()))
 
 
 @dataclass(slots=True)
@@ -126,11 +133,9 @@ class TorchCall:
         # The counter has no formula for attention on the CPU and would count 0 (2.13).
         extra = {}
         if sdpa is not None and hasattr(aten, name):
-            extra[getattr(aten, name)] = lambda q, k, v, *_a, out_shape=None, **_k: sdpa(q, k, v)
+            extra[getattr(aten, name)] = lambda q, k, v, *_a, **_k: sdpa(q, k, v)
         if backward is not None and hasattr(aten, name + "_backward"):
-            extra[getattr(aten, name + "_backward")] = lambda g, q, k, v, *_a, out_shape=None, **_k: backward(
-                g, q, k, v
-            )
+            extra[getattr(aten, name + "_backward")] = lambda g, q, k, v, *_a, **_k: backward(g, q, k, v)
         counter = flop_counter.FlopCounterMode(display=False, custom_mapping=extra)
         try:
             with torch.set_grad_enabled(self.grad), counter:
