@@ -43,7 +43,7 @@ class _Collected:
     def number(self, operator: Operator) -> int:
         """Number of an operator, the same for equal kinds of operation."""
         key = (operator.name, operator.category, operator.part.value, operator.shapes, operator.formula,
-               str(operator.fresh_bytes), repr(operator.demand))  # fmt: skip
+               str(operator.recompute), str(operator.fresh_bytes), repr(operator.demand))  # fmt: skip
         if key not in self.numbers:
             self.numbers[key] = len(self.operators)
             self.operators.append(operator)
@@ -192,6 +192,7 @@ def _operator(module: str, op: str, cost: InstructionCost | Unknown, scope: str)
         fresh_bytes=cost.fresh_bytes,
         source=f"{module} {op} {cost.source}".strip(),
         formula=cost.formula,
+        recompute=cost.recompute,
     )
 
 

@@ -105,6 +105,7 @@ _MOVES = frozenset(
         "complex",
         "reduce-precision",
         "after-all",
+        "opt-barrier",
         "optimization-barrier",
         "partition-id",
         "replica-id",

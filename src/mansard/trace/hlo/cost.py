@@ -10,7 +10,8 @@ from mansard.core import NOTHING, Demand, Unknown
 from mansard.trace.hlo.arithmetic import Arithmetic, arithmetic_of, vector_dtype
 from mansard.trace.hlo.calls import LINK, collective_demand, collective_kind, custom_call, group_size
 from mansard.trace.hlo.loops import trip_count
-from mansard.trace.hlo.parts import category_of, is_free, is_training, label_of, part_of
+from mansard.trace.hlo.parts import category_of, is_free, is_training, label_of, part_of, telling_of
+from mansard.trace.hlo.recompute import recomputed, says_recompute
 from mansard.trace.hlo.text import Computation, Instruction, Module
 from mansard.trace.hlo.traffic import fusion_bytes, single_bytes
 from mansard.trace.run import Part
@@ -33,6 +34,7 @@ class InstructionCost:
         control: Whether it runs other instructions (loop, branch, call) that may show up on their own.
         may_be_idle: Whether it may run none: a branch without instructions.
         fresh_bytes: Bytes of it that leave the program in newly allocated memory [B].
+        recompute: Whether it computes again what the program has computed before (`jax.checkpoint`).
     """
 
     name: str
@@ -46,6 +48,7 @@ class InstructionCost:
     control: bool = False
     may_be_idle: bool = False
     fresh_bytes: float = 0.0
+    recompute: bool = False
 
 
 class ModuleCosts:
@@ -63,6 +66,7 @@ class ModuleCosts:
         self._costs: dict[str, InstructionCost] = {}
         self._totals: dict[str, Demand | Unknown] = {}
         self._fresh = _fresh_results(module)
+        self._again = recomputed(module)
         devices = module.header.get("num_partitions", ""), module.header.get("replica_count", "")
         self._devices = max(1, *(int(d) for d in devices if d.isdigit())) if any(d.isdigit() for d in devices) else 1
 
@@ -121,6 +125,7 @@ class ModuleCosts:
 
     def _cost(self, instruction: Instruction, home: Computation) -> InstructionCost:
         contained = list(self._contained(instruction))
+        told = telling_of(instruction, contained)
         formula: list[str] = []
         demand = NOTHING if is_free(instruction) else self._demand(instruction, home, formula)
         operands = [home.instructions[o].shape for o in instruction.operands if o in home.instructions]
@@ -130,7 +135,7 @@ class ModuleCosts:
             name=instruction.name,
             label=label_of(telling, instruction),
             category=category_of(instruction, contained),
-            part=part_of(instruction, contained, self.module, training=self.training),
+            part=part_of(instruction, contained, self.module, training=self.training, again=self._again),
             demand=demand,
             shapes=" ".join(str(s) for s in operands if s.dtype != "tuple") + f" -> {instruction.shape}",
             source=" ".join(w for w in (telling.op_name or instruction.op_name, where) if w),
@@ -138,6 +143,7 @@ class ModuleCosts:
             control=instruction.opcode in _CONTROL,
             may_be_idle=instruction.opcode == "conditional" and self._has_idle_branch(instruction),
             fresh_bytes=instruction.shape.size_bytes if instruction.name in self._fresh else 0.0,
+            recompute=bool(told) and all(says_recompute(i) and i.name in self._again for i in told),
         )
 
     def _demand(self, instruction: Instruction, home: Computation, formula: list[str]) -> Demand | Unknown:

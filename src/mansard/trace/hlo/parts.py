@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 
 from mansard.trace.hlo.calls import collective_kind
+from mansard.trace.hlo.recompute import MATRIX, says_recompute
 from mansard.trace.hlo.text import Instruction, Module
 from mansard.trace.run import Part
 
@@ -17,6 +18,7 @@ _FREE = frozenset(
         "get-tuple-element",
         "bitcast",
         "after-all",
+        "opt-barrier",
         "optimization-barrier",
         "add-dependency",
         "domain",
@@ -109,7 +111,14 @@ def _random(contained: Iterable[Instruction]) -> bool:
     return shifts >= 6 and any("random" in i.op_name or "threefry" in i.op_name for i in instructions)
 
 
-def part_of(instruction: Instruction, contained: list[Instruction], module: Module, *, training: bool) -> Part:
+def part_of(
+    instruction: Instruction,
+    contained: list[Instruction],
+    module: Module,
+    *,
+    training: bool,
+    again: frozenset[str] = frozenset(),
+) -> Part:
     """Return the part of the step, from names and source positions that the framework recorded.
 
     Args:
@@ -117,8 +126,13 @@ def part_of(instruction: Instruction, contained: list[Instruction], module: Modu
         contained: It and what is fused into it.
         module: Its module.
         training: Whether the module holds a transposed computation; without one nothing is called forward.
+        again: Instructions that compute something a second time. A product that is named so and is the only one is forward
+            work: XLA merged the two.
     """
-    names = [n for n in (i.op_name for i in _telling(instruction, contained)) if n]
+    told = telling_of(instruction, contained)
+    if any(i.opcode in MATRIX and says_recompute(i) and i.name not in again for i in told):
+        return Part.FORWARD
+    names = [n for n in (i.op_name for i in told) if n]
     votes = [_vote(n) for n in names]
     if Part.BACKWARD in votes:
         return Part.BACKWARD
@@ -126,16 +140,16 @@ def part_of(instruction: Instruction, contained: list[Instruction], module: Modu
         return Part.FORWARD
     if any(_OPTIMIZER_SCOPE.search(n) for n in names):
         return Part.OPTIMIZER
-    for one in _telling(instruction, contained):
+    for one in told:
         for file, function, _ in module.frames_of(one):
             if _OPTIMIZER_FILE.search(file) or (_OPTIMIZER_FUNCTION.search(function) and training):
                 return Part.OPTIMIZER
     return Part.OTHER
 
 
-def _telling(instruction: Instruction, contained: list[Instruction]) -> list[Instruction]:
+def telling_of(instruction: Instruction, contained: list[Instruction]) -> list[Instruction]:
     """Whose metadata speaks: the matrix work inside where there is some, else the instruction, else all that is inside."""
-    matrix = [i for i in contained if i.opcode in ("dot", "convolution") and i.op_name]
+    matrix = [i for i in contained if i.opcode in MATRIX and i.op_name]
     if matrix:
         return matrix
     return [instruction] if instruction.op_name else [i for i in contained if i.op_name]
