@@ -145,6 +145,7 @@ def account(
         kept = float(duration_s[mine].sum()) / (raw * windows.typical_ratio) if raw > 0 else 1.0
         work[kind] = pieces.total_ns(kind) * per_step * kept
     waits = {cause.value: pieces.total_ns(f"wait {cause.value}") * per_step for cause in WaitCause}
+    work["unattributed"] += waits.pop(WaitCause.UNEXPLAINED.value)
     dispatch, python = _between(trace, pieces, per_step)
     unmapping = min(python, _unmapping_s(trace, memory))
     work["memory"] += unmapping

@@ -29,6 +29,14 @@ from mansard.trace.run import Operator, RunTrace
 
 #: An operation this many times the dispatch cost or shorter, with less work than that cost, is dominated by it.
 DISPATCH_DOMINATED = 10.0
+#: How copies between host and device are called in a profile.
+HOST_COPY_NAMES = (
+    "copy host to",
+    "copy device to host",
+    "copy array to host",
+    "copy unified host",
+    "copy unified device to host",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,11 +158,14 @@ def judge_one(
 ) -> tuple[LeastTime, Judgement]:
     """Return the least time of one call of `operator` and the verdict on its time `call_s` [s]."""
     demand = operator.demand
+    what = _only_moves(operator)
     if isinstance(demand, Unknown):
         unknown = LeastTime(time_s=demand)
-        return unknown, judge(unknown, call_s)
+        return unknown, _moving(judge(unknown, call_s), what)
     least = least_time(demand, ceilings, scope=operator.scope)
-    judgement = judge(least, call_s, uncertainty_ratio=uncertainty_ratio)
+    judgement = judge(least, call_s, uncertainty_ratio=uncertainty_ratio, evidence=what[1] if what else "")
+    if what is not None:
+        return least, _moving(judgement, what)
     if judgement.bound is not Bound.UNDETERMINED:
         return least, judgement
     if isinstance(judgement.share_of_ceiling, Implausible):
@@ -165,6 +176,24 @@ def judge_one(
         or _page_faults(fresh_bytes(operator, trace), least, call_s, memory)
         or (least, judgement)
     )
+
+
+def _only_moves(operator: Operator) -> tuple[Bound, str] | None:
+    """Return the bound of an operation that does nothing but send or copy: the stall itself is in the trace."""
+    if operator.category == "collective":
+        return Bound.NETWORK, "it only communicates, and waits for its peers"
+    if operator.category == "copy" and operator.name.startswith(HOST_COPY_NAMES):
+        return Bound.HOST, "a copy between host and device that nothing else hides"
+    return None
+
+
+def _moving(judgement: Judgement, what: tuple[Bound, str] | None) -> Judgement:
+    """Return the verdict on an operation that only moves data: its time is that area's, whatever is known of its bytes."""
+    if what is None or isinstance(judgement.share_of_ceiling, Implausible):
+        return judgement
+    if judgement.limiting is None:
+        return replace(judgement, bound=what[0], grade=Grade.MEASURED, reason=f"{what[1]}; {judgement.reason}")
+    return replace(judgement, bound=what[0])
 
 
 def _dispatch_dominated(

@@ -37,6 +37,7 @@ class WaitCause(StrEnum):
     SYNC = "sync"
     COMPILE = "compile"
     PYTHON = "python"
+    UNEXPLAINED = "unexplained"  # nothing runs, and nothing recorded tells why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
