@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mansard.core import collectives
 from mansard.core.unknown import MaybeFloat, Unknown
 from mansard.trace.categories import COLLECTIVE, Rules, shipped_rules
 from mansard.trace.launches import Launches
@@ -79,28 +80,18 @@ class CollectiveCall:
 
 
 def bus_factor(operation: str, ranks: int | Unknown) -> MaybeFloat:
-    """Return what relates algorithm bandwidth to bus bandwidth.
+    """Return what relates algorithm bandwidth to bus bandwidth, by `core.collectives`.
 
-    Args:
-        operation: `all_reduce`, `all_gather`, ...
-        ranks: How many take part.
+    A kernel that sends and receives may belong to an all-to-all or to one message, so its name alone tells nothing.
 
-    Source: NVIDIA nccl-tests, doc/PERFORMANCE.md.
-
-    >>> bus_factor("all_reduce", 8), bus_factor("all_gather", 8), bus_factor("broadcast", 8)
-    (1.75, 0.875, 1.0)
+    >>> bus_factor("all_reduce", 8), isinstance(bus_factor("send_recv", 8), Unknown)
+    (1.75, True)
     """
-    if isinstance(ranks, Unknown):
-        return ranks
-    if ranks < 1:
-        return Unknown(f"a group of {ranks} ranks is none")
-    if operation == "all_reduce":
-        return 2 * (ranks - 1) / ranks
-    if operation in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"):
-        return (ranks - 1) / ranks
-    if operation in ("broadcast", "reduce", "send", "recv"):
-        return 1.0
-    return Unknown(f"the bus bandwidth of {operation} is not defined", ("which collective it is",))
+    if operation == "send_recv":
+        return Unknown(
+            "a kernel that sends and receives does not say for which collective", ("which collective it is",)
+        )
+    return collectives.bus_factor(operation, ranks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from mansard.core.collectives import sent_ratio
 from mansard.core.errors import UsageError
 
 #: No job has more ranks of one kind.
@@ -99,7 +100,7 @@ def ring_all_reduce_bytes(size_bytes: float, ranks: int) -> float:
     >>> ring_all_reduce_bytes(2097152, 32)
     4063232.0
     """
-    return 2.0 * (ranks - 1) / ranks * size_bytes
+    return sent_ratio("all_reduce", ranks) * size_bytes
 
 
 def all_gather_bytes(size_bytes: float, ranks: int) -> float:
@@ -108,4 +109,4 @@ def all_gather_bytes(size_bytes: float, ranks: int) -> float:
     >>> all_gather_bytes(8.0, 8)
     7.0
     """
-    return (ranks - 1) / ranks * size_bytes
+    return sent_ratio("all_gather", ranks) * size_bytes
