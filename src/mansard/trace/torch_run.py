@@ -22,6 +22,12 @@ from mansard.trace.torch_tree import HOST_CATEGORIES, Emitted, Kinds, emit, unkn
 
 Int64Array = npt.NDArray[np.int64]
 
+_UNMARKED = Finding(
+    code="recompute_unmarked",
+    text="This build of PyTorch does not let recomputation be marked: what non-reentrant checkpointing executes again counts as "
+    "model FLOP.",
+)
+
 
 def load_torch_run(directory: Path, meta: Mapping[str, Any]) -> RunTrace:
     """Load the profiled windows of a recording.
@@ -78,12 +84,12 @@ class _Operators:
 
     def __init__(self) -> None:
         self.table: list[Operator] = []
-        self._codes: dict[tuple[int, Part, bool], int] = {}
+        self._codes: dict[tuple[int, Part, bool, bool], int] = {}
         self._by_value: dict[tuple[str, str, Part, str], int] = {}
 
-    def of_kind(self, kinds: Kinds, kind: int, part: Part, *, device: bool) -> int:
+    def of_kind(self, kinds: Kinds, kind: int, part: Part, *, device: bool, recompute: bool) -> int:
         """Return the operator of a kind of event in a part of the step."""
-        key = (kind, part, device)
+        key = (kind, part, device, recompute)
         number = self._codes.get(key)
         if number is None:
             one = kinds.table[kind]
@@ -98,6 +104,7 @@ class _Operators:
                 fresh_bytes=cost.fresh_bytes,
                 formula=cost.formula,
                 full_square_flop=cost.full_square_flop,
+                recompute=recompute,
             )
             number = self._codes[key] = self._add(operator)
         return number
@@ -143,6 +150,8 @@ def run_of(pieces: Sequence[Piece], meta: Mapping[str, Any]) -> RunTrace:
         findings += [Finding(code="trace_damaged", text=f"The profile is damaged: {d}.") for d in piece.trace.damage]
     order = np.array(sorted(main), dtype=np.int64).reshape(-1, 3)
     lane = LaneOrder(start_ns=order[:, 0], end_ns=order[:, 1], key=order[:, 2])
+    if meta["frameworks"].get("torch", {}).get("recompute_marked") is False:
+        findings.append(_UNMARKED)
     compiling = [(s, e) for s, e, cause in columns.waits if cause is WaitCause.COMPILE]
     found = find_steps(meta, annotations, lane, compiling)
     return _assemble(pieces, meta, operators, columns, found, findings, on_device)
@@ -194,7 +203,8 @@ def _add_host(
             columns.dispatch.append((start, end))
             continue
         thread = piece.trace.threads[emitted.thread[i]]
-        columns.operator.append(operators.of_kind(kinds, kind, parts[i], device=False))
+        again = emitted.recompute[i]
+        columns.operator.append(operators.of_kind(kinds, kind, parts[i], device=False, recompute=again))
         columns.start_ns.append(start)
         columns.end_ns.append(end)
         columns.lane.append(lanes.setdefault(("host", *thread), len(lanes)))
@@ -212,8 +222,9 @@ def _add_device(
     lanes: dict[tuple[str, Any, Any], int],
 ) -> None:
     for item in work.launched:
-        part = parts[item.operation]
-        columns.operator.append(operators.of_kind(kinds, emitted.kind[item.operation], part, device=True))
+        part, again = parts[item.operation], emitted.recompute[item.operation]
+        kind = emitted.kind[item.operation]
+        columns.operator.append(operators.of_kind(kinds, kind, part, device=True, recompute=again))
         columns.start_ns.append(item.start_ns)
         columns.end_ns.append(item.end_ns)
         columns.lane.append(lanes.setdefault(("device", item.device, item.stream), len(lanes)))
@@ -279,5 +290,5 @@ def _environment(meta: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str,
         "program": " ".join([*(["-m"] if meta.get("module") else []), *meta.get("argv", ())]),
         "python": meta.get("python"),
         "torch": facts.get("version"),
-        **{k: v for k, v in facts.items() if k not in ("version", "devices")},
+        **{k: v for k, v in facts.items() if k not in ("version", "devices", "recompute_marked")},
     }

@@ -12,7 +12,9 @@ import numpy as np
 from mansard.core import Unknown
 from mansard.trace.aten import AtenCall, AtenCost, cost, needs_inner, takes_lists
 from mansard.trace.readers.kineto import NONE, KinetoTrace
+from mansard.trace.recorders.torch_recompute import RECOMPUTE, STOPPED
 from mansard.trace.run import Part, WaitCause
+from mansard.trace.torch_recompute import NOT, given_up, recompute_state
 
 HOST_CATEGORIES = ("cpu_op", "user_annotation", "cuda_runtime", "cuda_driver", "runtime")
 
@@ -51,6 +53,7 @@ class Emitted:
         kind: Number of its kind.
         part: Part of the step; None where the order of the operations has yet to tell.
         zeroing: Whether it belongs to `zero_grad`.
+        recompute: Whether it is executed again to save memory.
         thread: Its thread.
         start_ns, end_ns: Its interval; a thread's intervals do not overlap.
         dispatch: Intervals of dispatch, with their thread.
@@ -61,6 +64,7 @@ class Emitted:
     kind: list[int] = field(default_factory=list)
     part: list[Part | None] = field(default_factory=list)
     zeroing: list[bool] = field(default_factory=list)
+    recompute: list[bool] = field(default_factory=list)
     thread: list[int] = field(default_factory=list)
     start_ns: list[int] = field(default_factory=list)
     end_ns: list[int] = field(default_factory=list)
@@ -157,6 +161,10 @@ def _kind(name: str, category: str, call: AtenCall) -> Kind:
         return Kind(role=INPUT, name=name, cost=None, part=Part.INPUT)
     if _COMPILED_REGION.match(name):
         return Kind(role=REST_UNKNOWN, name=name, cost=None, part=None)
+    if name == RECOMPUTE:
+        return Kind(role=DISPATCH, name=name, cost=None, part=Part.BACKWARD)
+    if name == STOPPED:
+        return Kind(role=DISPATCH, name=name, cost=None, part=None)
     if _AUTOGRAD.match(name):
         return Kind(role=DISPATCH, name=name, cost=None, part=Part.BACKWARD)
     if category == "user_annotation":
@@ -221,6 +229,8 @@ def emit(
     _complete(trace, rows.tolist(), codes, ends, kinds, lists or {})
     roles = [kinds.table[c].role for c in codes]
     _settle_unknown(roles, parents)
+    for i in given_up([kinds.table[c].name for c in codes], parents):
+        roles[i] = DISPATCH
     forward_threads = trace.forward_thread[rows].tolist()
     _Walk(rows.tolist(), codes, starts, ends, parents, roles, forward_threads, kinds, out).run(
         int(trace.thread[rows[0]])
@@ -273,6 +283,7 @@ class _Walk:
         self.parts: list[Part | None] = [None] * len(rows)
         self.owned = [False] * len(rows)
         self.zero = [False] * len(rows)
+        self.again = [NOT] * len(rows)
         self.cursor = list(starts)
 
     def run(self, thread: int) -> None:
@@ -286,6 +297,7 @@ class _Walk:
             self.parts[i] = inherited or self.kinds.table[self.codes[i]].part or self._by_forward_thread(i)
             name = self.kinds.table[self.codes[i]].name
             self.zero[i] = (parent >= 0 and self.zero[parent]) or name.startswith("Optimizer.zero_grad#")
+            self.again[i] = recompute_state(name, self.again[parent] if parent >= 0 else NOT)
             if parent >= 0:
                 if self.owned[parent]:
                     self.owned[i] = True
@@ -317,6 +329,7 @@ class _Walk:
         out.kind.append(self.codes[i])
         out.part.append(self.parts[i])
         out.zeroing.append(self.zero[i])
+        out.recompute.append(self.again[i] != NOT)
         out.thread.append(self.thread)
         out.start_ns.append(start)
         out.end_ns.append(end)

@@ -13,6 +13,7 @@ from typing import Any
 from mansard.trace.recorders.process import leave_without_destructors
 from mansard.trace.recorders.session import Controller, Session
 from mansard.trace.recorders.torch_lists import LISTS_FILE, tensor_lists
+from mansard.trace.recorders.torch_recompute import mark_recompute, unmark_recompute
 
 TRACE_FILE = "kineto.json"
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
@@ -36,6 +37,7 @@ class TorchSession:
         self._handles: list[Any] = []
         self._optimizers: dict[int, int] = {}
         self._used = False
+        self._marked: list[tuple[Any, str, Any]] | None = None
 
     def install(self, controller: Controller) -> None:
         """Mark optimizer steps, notice when the program starts the profiler itself, and report ready."""
@@ -48,6 +50,7 @@ class TorchSession:
             controller.mark(f"optimizer#{number}")
 
         self._handles.append(register_optimizer_step_post_hook(stepped))
+        self._marked = mark_recompute()
         for name in ("_prepare_profiler", "_enable_profiler", "_enable_profiler_legacy"):
             original = getattr(profiler, name, None)
             if original is not None:
@@ -130,6 +133,8 @@ class TorchSession:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        if self._marked is not None:
+            unmark_recompute(self._marked)
 
     def abandon(self) -> None:
         """In a forked child: the inherited profiler must not go on collecting there."""
@@ -153,6 +158,7 @@ class TorchSession:
             "float32_matmul_precision": torch.get_float32_matmul_precision(),
             "mkldnn": bool(torch.backends.mkldnn.is_available()),
             "num_optimizers": len(self._optimizers),
+            "recompute_marked": self._marked is not None,
         }
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             facts["devices"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
