@@ -1,5 +1,7 @@
 """Loops in bytecode, the order of marks, and progress of `for` loops."""
 
+import io
+import itertools
 import sys
 import time
 from itertools import pairwise
@@ -63,6 +65,11 @@ def test_straight_code_and_await_have_no_loop():
         (lambda: tuple(range(10)), 1),
         (lambda: enumerate("abcdefghij"), 1),
         (lambda: {i: i for i in range(10)}.items(), 1),
+        (lambda: zip(range(10), iter(lambda: 1, 0), strict=False), 1),
+        (lambda: map(str, range(10)), 1),
+        (lambda: zip(itertools.count(3), "abcdefghij", strict=False), 1),
+        (lambda: (i for i in range(10)), 1),
+        (lambda: bar(zip(range(10), "abcdefghij", strict=True)), 1),
     ],
 )
 def test_progress_counts_rounds_without_a_tracer(make, step):
@@ -93,11 +100,51 @@ def test_progress_counts_rounds_without_a_tracer(make, step):
     assert [b - a for a, b in pairwise(seen)] == [step] * 8
 
 
-def test_while_loops_and_generators_have_no_counter():
+def bar(iterable):
+    n = 0
+    for thing in iterable:
+        yield thing
+        n += 1
+        if n > 100:
+            print(n)
+
+
+def sometimes():
+    for i in range(5):
+        if i % 2:
+            yield i
+
+
+def twice():
+    for i in range(5):
+        yield i
+        yield i
+
+
+def again():
+    for i in range(5):
+        while i:
+            i -= 1
+            yield i
+
+
+def skipping():
+    for i in range(5):
+        if i == 3:
+            continue
+        yield i
+
+
+def text_lines():
+    return io.StringIO("a\nb\nc")
+
+
+@pytest.mark.parametrize("make", [sometimes, twice, again, skipping, text_lines])
+def test_while_loops_and_iterators_that_do_not_tell_have_no_counter(make):
     found = []
 
     def run():
-        for _ in (i for i in range(5)):
+        for _ in make():
             pass
         k = 5
         while k:

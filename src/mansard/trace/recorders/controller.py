@@ -21,12 +21,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from mansard.trace.recorders.growth import MAX_BYTES, MAX_EVENTS, UNMARKED_BYTES, Growth
 from mansard.trace.recorders.loops import LoopFinder, LoopSeries
 from mansard.trace.recorders.process import (
     DefaultWhileForking,
     replace_handler,
-    resident_bytes,
-    spare_bytes,
     unmapping_s_per_byte,
     usage,
 )
@@ -42,14 +41,11 @@ _NO_STEPS_S = 5.0  # profiled this long without a sign of a step: wait for one w
 _QUIET_S = 20.0  # ... or this long, where little is recorded
 _QUIET_BYTES = 64 << 20
 _WINDOW_S = 60.0  # no window is longer, steps or not
-_MAX_EVENTS = 250_000  # per window: stopping and writing costs 7 to 10 us per event (torch 2.13)
 _FILE_BYTES_PER_EVENT = 440
-_GROWTH_BYTES = 512 * _MAX_EVENTS  # of resident memory while the profiler is on; 416 to 516 bytes per event
-_UNMARKED_BYTES = _GROWTH_BYTES // 2
-_LEAP_BYTES = 8 << 20  # memory that events cannot take between two looks
-_SPARE_SHARE = 0.25  # of the free memory is the most that may go while a window is open, whatever takes it
 _MAX_MARKS = 200_000
 _MAX_WINDOWS = 8
+_UNMARKED_WINDOWS = 3  # so many are opened without a sign of a step; the launches in them may still tell
+_REST = 2.0  # lengths of such a window, at least one second, before the next
 
 
 class _Port:
@@ -64,6 +60,9 @@ class _Port:
 
     def mark(self, source: str) -> None:
         self._controller.mark(source)
+
+    def set_aside(self, seconds: float) -> None:
+        self._controller.set_aside(seconds)
 
     def yield_profiler(self) -> None:
         self._controller.yield_profiler(self._framework)
@@ -99,8 +98,7 @@ class Controller:
         self._gave_way = False
         self._own_marks = False
         self._inside = False
-        self._rss_start = self._rss_last = self._grown = 0
-        self._most_growth = 0
+        self._growth = Growth()
         self._marked_window = False
         self._events_per_s = 0.0
         self._finder = LoopFinder(self._loop_mark)
@@ -188,6 +186,11 @@ class Controller:
                 self._state = "waiting"
         self._own_marks = True
 
+    def set_aside(self, seconds: float) -> None:
+        """For so long, until now, a compiler took memory: that was not the record's."""
+        now = time.time_ns()
+        self._growth.set_aside(now - int(seconds * 1e9), now)
+
     def yield_profiler(self, framework: str) -> None:
         """The program uses the profiler itself."""
         if self._state == "done" or not self._mine():
@@ -224,7 +227,7 @@ class Controller:
         if len(marks) < 2:
             return
         steps = self._steps(marks)
-        full = self._marked_window and resident_bytes() - self._rss_start > 2 * _GROWTH_BYTES
+        full = self._marked_window and self._growth.full
         if self._enough(steps, (marks[-1][0] - marks[0][0]) / 1e9) or (full and steps >= 3):
             self._wanted_steps = steps
             self._stop_window(complete=True)
@@ -238,7 +241,7 @@ class Controller:
 
     def _enough(self, steps: float, seconds: float) -> bool:
         enough = _ENOUGH_FIRST if self._pair == 0 else _ENOUGH_SECOND
-        full = _MAX_EVENTS / self._events_per_s if self._events_per_s > 0 else float("inf")
+        full = MAX_EVENTS / self._events_per_s if self._events_per_s > 0 else float("inf")
         return any(steps >= n and seconds >= s for n, s in enough) or (steps >= 3 and seconds >= full)
 
     def _steps(self, marks: list[Mark]) -> int:
@@ -274,9 +277,7 @@ class Controller:
             return
         self._state = "profiling"
         self._first_mark = max(0, len(self._marks) - 1) if self._marks else 0
-        self._rss_start = self._rss_last = resident_bytes()
-        self._grown = 0
-        self._most_growth = max(4 * _GROWTH_BYTES, int(_SPARE_SHARE * spare_bytes()))
+        self._growth.begin()
         self._marked_window = at_mark
         self._open_window("profiled", where.name, at_mark)
 
@@ -332,19 +333,31 @@ class Controller:
         if self._finder.blind:
             self._ask(now)
         if self._state != "profiling":
+            if self._state == "waiting" and self._may_look_again(now):
+                self._finder.soon(self._look_again)
             return
         marked = len(self._marks) - self._first_mark > 1
-        resident = resident_bytes()
-        # Events make memory grow little by little, the program's tensors by leaps: leaps are not counted. In later
-        # windows the rate of the window before tells.
-        grown = self._grown = self._grown + _small_step(resident - self._rss_last)
-        self._rss_last = resident
-        full = seconds * self._events_per_s > 2 * _MAX_EVENTS or resident - self._rss_start > self._most_growth
+        self._growth.look(now)
+        grown = self._growth.small_bytes
+        # In later windows the rate of the window before tells.
+        full = seconds * self._events_per_s > 2 * MAX_EVENTS or self._growth.too_much
         # Without a sign of a step what is recorded may be of no use: do not let its writing stop the program for long.
-        full = full or (len(self._windows) == 1 and grown > (_GROWTH_BYTES if marked else _UNMARKED_BYTES))
+        full = full or (len(self._windows) == 1 and grown > (MAX_BYTES if marked else UNMARKED_BYTES))
         idle = not marked and (seconds > _QUIET_S or (seconds > _NO_STEPS_S and grown > _QUIET_BYTES))
         if seconds > _WINDOW_S or idle or (full and seconds > 0.5):
             self._finder.soon(self._cap)
+
+    def _may_look_again(self, now: int) -> bool:
+        """Whether a window closed without a sign of a step, none has come since, and another window may show more."""
+        if self._marks or len(self._windows) >= _UNMARKED_WINDOWS or not self._ready:
+            return False
+        last = self._windows[-1]
+        return bool(now - last["end_ns"] > max(1e9, _REST * (last["end_ns"] - last["start_ns"])))
+
+    def _look_again(self) -> None:
+        if self._state == "waiting" and not self._inside and self._mine() and self._may_look_again(time.time_ns()):
+            with self._quietly():
+                self._start_profiling()
 
     def _ask(self, now: int) -> None:
         """The loop is known but not traced all the time: have it traced where a mark is due."""
@@ -499,8 +512,3 @@ class Controller:
                 with contextlib.suppress(Exception):
                     abandon()
         self._finder.abandon()
-
-
-def _small_step(grown_bytes: int) -> int:
-    """Return growth that events may have caused [B]; a leap or a decrease is the program's."""
-    return grown_bytes if 0 < grown_bytes <= _LEAP_BYTES else 0

@@ -16,6 +16,7 @@ from mansard.trace.recorders.session import Controller, Session
 
 TRACE_FILE = "trace.xplane.pb"
 INDEX_FILE = "programs.json"
+_COMPILING = "/jax/core/compile/"  # tracing, lowering and compilation of a program
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
@@ -68,8 +69,10 @@ class JaxSession:
             if place is not None and getattr(place, name, None) is original:
                 setattr(place, name, call)
 
-    def _heard(self, event: str, _seconds: float, **_: Any) -> None:
+    def _heard(self, event: str, seconds: float, **_: Any) -> None:
         """A program was compiled: backends exist, and there is something to record."""
+        if self._profiling and self._controller is not None and event.startswith(_COMPILING):
+            self._controller.set_aside(seconds)
         if event != _COMPILED or not self._listening:
             return
         if self._profiling:

@@ -26,6 +26,7 @@ _MIN_ROUNDS = 5
 _PATIENCE_S = 0.8  # an inner loop waits this long for an outer one to show its rounds
 _MAX_TIMES = 20_000
 _BUDGET_S = 0.5  # what tracing may cost before it rests, while no loop is known
+_PATIENT = 3  # budgets before it rests where a loop has come round
 _MAX_OVERHEAD = 0.01  # share of the time that tracing may take, by estimate, to stay on
 _LINE_S = 0.4e-6  # cost of one line event in our tracer (Python 3.11, measured)
 _CALL_S = 1.0e-6  # cost of one call under a tracer, with the slower interpretation of the callee's lines
@@ -190,7 +191,9 @@ class LoopFinder:
                 if quiet > 1e9 * max(1.0, 10 * current.period_s()) and len(current.times) < _MAX_TIMES:
                     self.soon(self.lose)
             elif current is None and self._tracer.on:
-                if self._cost_s() > self._budget_s and not self._requested:
+                # A loop that has come round is nearly found: slow rounds get as long again, and once more.
+                begun = any(s.rounds for s in list(self._series.values()) if s.seen_in(self.segment))
+                if self._cost_s() > self._budget_s * (_PATIENT if begun else 1) and not self._requested:
                     self._requested = True
                     self.soon(self._pause)
             elif current is None and not (self._yielded or self._requested) and now > self._not_before:

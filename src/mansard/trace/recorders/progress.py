@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import dis
+import itertools
 import sys
 import weakref
 from collections.abc import Callable
-from types import FrameType
+from types import CodeType, FrameType, GeneratorType
 from typing import Any, ClassVar
 
-from mansard.trace.recorders.bytecode import Loop
+from mansard.trace.recorders.bytecode import Loop, loops_of
 
 _CONTAINERS: tuple[Any, ...] = (range(1), range(1 << 70), [], (), "", b"", {}, {}.values(), {}.items(), set())
 _SIZED = {type(iter(x)) for x in _CONTAINERS}
@@ -25,7 +26,7 @@ class Progress:
     """
 
     def __init__(self, read: Callable[[], int], iterator: Callable[[], Any]) -> None:
-        self._read = read
+        self.read = read
         self._iterator = iterator
 
     def same(self, other: Progress | None) -> bool:
@@ -36,7 +37,7 @@ class Progress:
     def now(self) -> int | None:
         """Return the count, or None where it can no longer be told."""
         try:
-            return int(self._read())
+            return int(self.read())
         except Exception:
             return None
 
@@ -46,7 +47,7 @@ def progress_of(frame: FrameType, loop: Loop) -> Progress | None:
 
     Call it from the frame's own tracer at the head of the loop: there the iterator lies on top of the frame's value
     stack. Iterators of ranges and containers tell how many items remain, `enumerate` tells its index, a DataLoader's
-    iterator how many batches it gave.
+    iterator how many batches it gave; `zip`, `map` and simple generators what lies below them tells.
     """
     head = next((i for i in dis.get_instructions(frame.f_code) if i.offset == loop.heads[-1]), None)
     if head is None or head.opname != "FOR_ITER":
@@ -98,12 +99,54 @@ def _stack_top(frame: FrameType) -> Any:
     return held.value
 
 
+def _index_of(iterator: itertools.count[Any]) -> float:
+    """Rounds of an `itertools.count` from an origin of its own; its present value where it goes up by one."""
+    state: Any = iterator.__reduce__()[1]
+    return float(state[0]) / float(state[1] if len(state) > 1 else 1)
+
+
 def _counter(iterator: Any) -> Progress | None:
     if type(iterator) in _SIZED:
         return Progress(lambda: -iterator.__length_hint__(), lambda: iterator)
     if type(iterator) is enumerate:
         return Progress(lambda: int(iterator.__reduce__()[1][1]), lambda: iterator)
+    if type(iterator) is itertools.count:
+        return Progress(lambda: int(_index_of(iterator)), lambda: iterator)
+    if type(iterator) in (zip, map):
+        # All of its iterators move on together: the first that can be counted tells.
+        inner = iterator.__reduce__()[1]
+        found = (_counter(i) for i in (inner[1:] if type(iterator) is map else inner))
+        counted = next((c for c in found if c is not None), None)
+        return None if counted is None else Progress(counted.read, lambda: iterator)
+    if type(iterator) is GeneratorType:
+        return _of_generator(iterator)
     if hasattr(type(iterator), "__next__") and isinstance(getattr(iterator, "_num_yielded", None), int):
         reference = weakref.ref(iterator)
         return Progress(lambda: int(reference()._num_yielded), reference)  # type: ignore[union-attr]
     return None
+
+
+def _of_generator(generator: GeneratorType[Any, Any, Any]) -> Progress | None:
+    """Count a generator by the loop in which it stands, where each pass of that loop yields once (as in `tqdm`)."""
+    frame = generator.gi_frame
+    if frame is None or generator.gi_running:
+        return None
+    loops = [loop for loop in loops_of(frame.f_code) if loop.holds(frame.f_lasti)]
+    if not loops or not _yields_once(frame.f_code, loops[-1]):
+        return None
+    inner = _stack_top(frame)
+    return None if inner is None or inner is generator else _counter(inner)
+
+
+def _yields_once(code: CodeType, loop: Loop) -> bool:
+    """Whether every pass of a `for` loop that does not end it yields exactly once: no way leads around the yield."""
+    inside = [i for i in dis.get_instructions(code) if loop.heads[-1] < i.offset <= loop.end]
+    head = next((i for i in dis.get_instructions(code) if i.offset == loop.heads[-1]), None)
+    yields = [i.offset for i in inside if i.opname == "YIELD_VALUE"]
+    if head is None or head.opname != "FOR_ITER" or len(yields) != 1:
+        return False
+    jumps = [i for i in inside if i.opcode in dis.hasjrel or i.opcode in dis.hasjabs]
+    # A jump back into an inner loop that holds the yield would take it again.
+    return all(loop.heads[-1] < int(i.argval) <= yields[0] for i in jumps if i.offset < yields[0]) and all(
+        int(i.argval) > yields[0] or int(i.argval) <= loop.heads[-1] for i in jumps if i.offset > yields[0]
+    )

@@ -18,6 +18,9 @@ class Controller(Protocol):
     def mark(self, source: str) -> None:
         """One step ended here; `source` says which sign told so, such as `optimizer`."""
 
+    def set_aside(self, seconds: float) -> None:
+        """For so long [s], until now, a compiler took memory that no record of events took."""
+
     def yield_profiler(self) -> None:
         """The program is about to use the profiler itself: stop ours and leave it alone from now on."""
 
