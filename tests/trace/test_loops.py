@@ -104,7 +104,7 @@ def bar(iterable):
     n = 0
     for thing in iterable:
         yield thing
-        n += 1
+        n = n + 1 if n < 100 else 0
         if n > 100:
             print(n)
 
