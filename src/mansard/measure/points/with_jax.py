@@ -154,12 +154,12 @@ class JaxCall:
         return count(self.compiled, self.expected)
 
     def operands(self, *names: str) -> list[Operand]:
-        """Return the arguments and the results for the audit, arguments first; `names` are those of the arguments."""
+        """Return arguments and results for the audit, arguments first; factors of one element are left out."""
         rows = []
         for position, argument in enumerate(self.inputs):
             role = "in_place" if position in self.donate else "input"
             label = names[position] if position < len(names) else f"argument {position}"
-            rows += [operand(x, label, role) for x in _leaves(argument)]
+            rows += [operand(x, label, role) for x in _leaves(argument) if x.size > 1]
         if not self.donate:
             rows += [operand(x, "result", "output") for x in _leaves(self.result)]
         return rows
@@ -260,7 +260,7 @@ def compiled(
     """
     import jax
 
-    function = (lambda *a: fn(*a, **static)) if static else fn
+    function: Callable[..., Any] = (lambda *a: fn(*a, **static)) if static else fn
     inputs, consumed = list(args), tuple(donate)
     shapes = jax.eval_shape(function, *inputs)
     reused = reuse and not consumed
@@ -457,7 +457,8 @@ def _tied(tree: Any, source: Any, zero: Any, already: bool) -> Any:
         if jnp.issubdtype(kind, jnp.integer) or jnp.issubdtype(kind, jnp.complexfloating):
             changed = first + added.astype(kind)
         else:
-            changed = (first.astype(jnp.promote_types(kind, jnp.float32)) + added).astype(kind)
+            wide = jnp.float64 if kind == jnp.float64 else jnp.float32
+            changed = (first.astype(wide) + added).astype(kind)
         return jax.lax.dynamic_update_slice(x, changed, (0,) * x.ndim)
 
     return jax.tree_util.tree_map(one, tree)

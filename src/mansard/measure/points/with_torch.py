@@ -143,7 +143,8 @@ class TorchCall:
         except Exception as error:  # compiled functions and custom operators may refuse a dispatch mode
             return Unknown(f"PyTorch's counter failed on this function: {str(error).splitlines()[0]}")
         self.wait()
-        return float(counter.get_total_flops())
+        total = float(counter.get_total_flops())
+        return total if total > 0.0 else Unknown("PyTorch's counter has no formula for the operations that ran")
 
     def _operations(self) -> tuple[str, ...]:
         import torch
