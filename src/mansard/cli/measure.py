@@ -13,11 +13,30 @@ if TYPE_CHECKING:
     from mansard.core.ceilings import Ceilings
 
 GROUPS = ("vector", "memory", "matrix", "special", "latency")
+SUITES = ("quick", "standard", "full")
 FILE_NAME = "ceilings.json"
 
 
-@click.command("measure", short_help="Measure what this machine can do, and keep it as ceilings.")
-@click.option("--suite", type=click.Choice(["quick"]), default="quick", show_default=True, help="How thorough.")
+@click.command(
+    "measure",
+    short_help="Measure what this machine can do, and keep it as ceilings.",
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+)
+@click.argument("config", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--run", "run_name", metavar="NAME", help="Measure one benchmark; its parameters follow as --name value.")
+@click.option(
+    "--suite", type=click.Choice(SUITES), help="How thorough; without CONFIG also which shipped set. [default: quick]"
+)
+@click.option("--impl", "impls", metavar="A,B", help="Implementations to compare.")
+@click.option("--dry-run", is_flag=True, help="Show the plan, what is waived and the expected time; measure nothing.")
+@click.option("--resume", is_flag=True, help="Go on with a run of the same plan that was cut short in this folder.")
+@click.option("--list", "list_all", is_flag=True, help="List the benchmarks with their parameters.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the order in which points are measured.")
+@click.option("--budget", type=click.FloatRange(min=0.0, min_open=True), help="Wall time of the run in seconds.")
+@click.option("--hw", "hardware", metavar="SLUG", help="Accelerator by its catalogue name, for declared ceilings.")
+@click.option(
+    "--ceilings", "ceilings_file", type=click.Path(path_type=Path), help="Judge points against this ceilings.json."
+)
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the team; default: all this process may use.")
 @click.option("--only", type=click.Choice(GROUPS), multiple=True, help="Measure this group alone; may be repeated.")
 @click.option(
@@ -26,8 +45,20 @@ FILE_NAME = "ceilings.json"
 @click.option("--force", is_flag=True, help=f"Replace {FILE_NAME} and what is kept.")
 @click.option("--json", "as_json", is_flag=True, help="Print the ceilings document alone.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no closing lines.")
+@click.pass_context
 def command(
-    suite: str,
+    ctx: click.Context,
+    config: Path | None,
+    run_name: str | None,
+    suite: str | None,
+    impls: str | None,
+    dry_run: bool,
+    resume: bool,
+    list_all: bool,
+    seed: int,
+    budget: float | None,
+    hardware: str | None,
+    ceilings_file: Path | None,
     threads: int | None,
     only: tuple[str, ...],
     output: Path | None,
@@ -35,16 +66,51 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> int:
-    """Measure peaks, bandwidths and fixed costs of this machine, in about a minute.
+    """Measure peaks, bandwidths and fixed costs of this machine in about a minute, or the points of a configuration.
 
-    The result is kept per machine and state (processor, limits, versions), where `mansard run` finds it. Run it on an
-    idle machine: what others use is missing from the figures, and is reported beside them.
+    Without CONFIG the ceilings are measured and kept per machine and state (processor, limits, versions), where
+    `mansard run` finds them. With CONFIG, --run NAME, or --suite standard or full, configured points are measured, each
+    with its audit and verdict, into detailed.json, summary.csv and ceilings.json. Run it on an idle machine: what
+    others use is missing from the figures, and is reported beside them.
 
     \b
       mansard measure
+      mansard measure --run gemm --m 4096 --n 4096 --k 4096 --dtype f32 --impl numpy,jax
+      mansard measure sweep.yaml --dry-run
+      mansard measure sweep.yaml -o results --resume
       mansard measure --only memory --threads 1
       mansard measure --json | jq '.ceilings[] | select(.scope == "node")'
     """
+    from mansard.cli.measure_points import Wanted, list_benchmarks, parameters_from, run_points
+
+    if list_all:
+        return list_benchmarks(as_json)
+    words = list(ctx.args)
+    if config is not None and str(config).startswith("--"):  # a parameter's name is not a file
+        words, config = [str(config), *words], None
+    if config is not None or run_name is not None or suite in ("standard", "full"):
+        if config is not None and run_name is not None:
+            raise click.UsageError("give a configuration file or --run, not both")
+        if only:
+            raise click.UsageError("--only belongs to the quick suite of ceilings")
+        wanted = Wanted(
+            config=config, run=run_name, params=parameters_from(words), suite=suite or "standard", impls=impls,
+            threads=threads, seed=seed, budget_s=budget, hardware=hardware, ceilings_file=ceilings_file, output=output,
+            dry_run=dry_run, resume=resume, force=force, as_json=as_json, quiet=quiet,
+        )  # fmt: skip
+        return run_points(wanted)
+    if words:
+        ctx.fail(f"no such option or argument: {words[0]}")
+    for name, given in (("--dry-run", dry_run), ("--resume", resume), ("--impl", impls), ("--budget", budget)):
+        if given:
+            ctx.fail(f"{name} needs a configuration file, --run, or --suite standard")
+    return _quick(threads, only, output, force=force, as_json=as_json, quiet=quiet)
+
+
+def _quick(
+    threads: int | None, only: tuple[str, ...], output: Path | None, *, force: bool, as_json: bool, quiet: bool
+) -> int:
+    """Measure the ceilings, keep them and show them."""
     from mansard.core.document import dumps
     from mansard.core.errors import UndecidedError, UsageError
     from mansard.measure import document, load_cached, measure, save
@@ -54,7 +120,7 @@ def command(
     target = output / FILE_NAME if output is not None else None
     if target is not None and target.exists() and not force:
         raise UsageError(f"{target} exists", hint="--force replaces it", code="exists")
-    ceilings = measure(suite, threads=threads, only=only or None, progress=_progress(quiet))
+    ceilings = measure("quick", threads=threads, only=only or None, progress=_progress(quiet))
     if not ceilings.ceilings:
         _findings(ceilings)
         raise UndecidedError("nothing could be measured", hint="see the findings above; install mansard[cpu]")

@@ -62,6 +62,10 @@ class Samples:
         cold_s: The very first call after compilation [s].
         stopped_by: `interval`, `time` or `count`.
         outliers: Indices of samples beyond 1.5 IQR; they are marked, not removed.
+        windows: The separated windows the samples were taken in, as (process, number of samples), in their order.
+        median_s, low_s, high_s: Median of all samples and its 95 % interval; `interval` says what the interval holds [s].
+        interval: In words.
+        fixed_s: Fixed cost of one dispatch, from the slope [s].
     """
 
     seconds: tuple[float, ...]
@@ -73,6 +77,12 @@ class Samples:
     cold_s: float | None = None
     stopped_by: str = "count"
     outliers: tuple[int, ...] = ()
+    windows: tuple[tuple[int, int], ...] = ()
+    median_s: float = 0.0
+    low_s: float = 0.0
+    high_s: float = 0.0
+    interval: str = ""
+    fixed_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +97,7 @@ class Conditions:
         load_average: One-minute load.
         minor_faults, major_faults: Page faults of this process while the samples were taken.
         throttled_s: Time the control group was throttled [s].
+        cores_used: Cores' worth of CPU time this process used; threads that wait in a spin loop count too.
     """
 
     clock_hz: float | None = None
@@ -99,6 +110,7 @@ class Conditions:
     minor_faults: int | None = None
     major_faults: int | None = None
     throttled_s: float | None = None
+    cores_used: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

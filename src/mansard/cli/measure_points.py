@@ -1,0 +1,168 @@
+"""The part of `mansard measure` that runs configured points: plan, dry run, progress, files, table."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from mansard.measure.config.plan import Plan
+
+SUITES = Path(__file__).resolve().parent.parent / "data" / "suites"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the command line asks for.
+
+    Args:
+        config: A configuration file, or None.
+        run: One benchmark by name, or None.
+        params: Its parameters, or overrides of those of the file.
+        suite: Effort; without `config` and `run` also which shipped file.
+        impls: Implementations to compare, separated by commas; None takes what the file says.
+        threads, seed, budget_s, hardware, ceilings_file, output: As the options say.
+        dry_run, resume, force, as_json, quiet: Flags.
+    """
+
+    config: Path | None
+    run: str | None
+    params: Mapping[str, Any]
+    suite: str
+    impls: str | None
+    threads: int | None
+    seed: int
+    budget_s: float | None
+    hardware: str | None
+    ceilings_file: Path | None
+    output: Path | None
+    dry_run: bool
+    resume: bool
+    force: bool
+    as_json: bool
+    quiet: bool
+
+
+def parameters_from(words: Sequence[str]) -> dict[str, str]:
+    """Return `--name value` and `--name=value` pairs as parameters.
+
+    Raises:
+        UsageError: a word that is no option, or an option without a value.
+
+    >>> parameters_from(["--m", "512", "--dtype=f32"])
+    {'m': '512', 'dtype': 'f32'}
+    """
+    from mansard.core.errors import UsageError
+
+    found: dict[str, str] = {}
+    queue = list(words)
+    while queue:
+        word = queue.pop(0)
+        name, equals, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or not name:
+            raise UsageError(f"{word!r} is no parameter", hint="write --name value, such as --m 4096")
+        if not equals:
+            if not queue or (queue[0].startswith("--") and len(queue[0]) > 2):
+                raise UsageError(f"--{name} has no value", hint=f"write --{name} VALUE")
+            value = queue.pop(0)
+        found[name.replace("-", "_")] = value
+    return found
+
+
+def plan_of(wanted: Wanted) -> Plan:
+    """Return the plan of a file, of one benchmark, or of a shipped suite."""
+    from mansard.measure.config.plan import load_plan, plan_from_command_line
+
+    params = dict(wanted.params)
+    if wanted.impls:
+        params["impl"] = wanted.impls
+    if wanted.run is not None:
+        return plan_from_command_line(wanted.run, params)
+    path = wanted.config if wanted.config is not None else SUITES / f"{wanted.suite}.yaml"
+    return load_plan(path, overrides=params)
+
+
+def run_points(wanted: Wanted) -> int:
+    """Plan and measure points, write the files, print the table, and return the exit code."""
+    from mansard.core.errors import UsageError
+    from mansard.measure.points.output import DETAILED
+    from mansard.measure.points.runner import EFFORTS
+    from mansard.measure.points.session import Session, exit_code
+    from mansard.report import points_text
+
+    plan = plan_of(wanted)
+    if wanted.output is not None and not (wanted.force or wanted.resume) and not wanted.dry_run:
+        taken = wanted.output / DETAILED
+        if taken.exists():
+            raise UsageError(f"{taken} exists", hint="--resume goes on with it, --force replaces it", code="exists")
+    if wanted.resume and wanted.output is None:
+        raise UsageError("--resume needs the folder of the run that was cut short", hint="-o FOLDER")
+    progress, close = _progress(wanted.quiet)
+    session = Session(
+        effort=EFFORTS[wanted.suite], folder=wanted.output, threads=wanted.threads, seed=wanted.seed,
+        budget_s=wanted.budget_s, hardware=wanted.hardware or plan.hardware, declared=plan.ceilings,
+        ceilings_file=wanted.ceilings_file, progress=progress,
+    )  # fmt: skip
+    if not wanted.quiet:
+        for note in (*plan.notes, *session.notes):
+            click.echo(f"note: {note}", err=True)
+    waived = [(w.point, f"{w.waived.reason} (missing: {w.waived.missing})") for w in plan.waived]
+    if wanted.dry_run:
+        points_text.show_plan(plan, session.survey(plan.points), waived, as_json=wanted.as_json)
+        return 0
+    if not wanted.as_json:
+        _say_size(plan, wanted)
+    try:
+        elements = session.run(plan.points, waived, resume=wanted.resume)
+    finally:
+        close()
+    if wanted.as_json:
+        click.echo(points_text.document_text(elements), nl=False)
+    else:
+        points_text.show(elements)
+    if wanted.output is not None and not wanted.quiet:
+        click.echo(f"wrote {', '.join(str(p) for p in sorted(wanted.output.iterdir()) if p.is_file())}", err=True)
+    return exit_code(elements)
+
+
+def _say_size(plan: Plan, wanted: Wanted) -> None:
+    if wanted.quiet:
+        return
+    for product in plan.products:
+        axes = " x ".join(f"{name} {count}" for name, count in product.axes.items())
+        click.echo(f"sweep of {product.benchmark}: {axes} = {product.size} points", err=True)
+    click.echo(f"{len(plan.points)} points, {len(plan.waived)} waived by the plan", err=True)
+
+
+def _progress(quiet: bool) -> tuple[Callable[[float, str], None], Callable[[], None]]:
+    """Return what to call with the share done, and what to call at the end; silent where no terminal looks on."""
+    if quiet or not sys.stderr.isatty():
+        return (lambda _share, _text: None), (lambda: None)
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(bar_width=24), TaskProgressColumn(), TimeRemainingColumn(),
+        console=Console(stderr=True), transient=True, refresh_per_second=2,
+    )  # fmt: skip
+    task = bar.add_task("starting", total=1.0)
+    bar.start()
+
+    def say(share: float, text: str) -> None:
+        name = text if len(text) <= 60 else text[:57] + "..."
+        bar.update(task, completed=share, description=name.replace("[", "\\["))
+
+    return say, bar.stop
+
+
+def list_benchmarks(as_json: bool) -> int:
+    """Print every benchmark with its parameters and implementations."""
+    from mansard.report import points_text
+
+    points_text.show_benchmarks(as_json=as_json)
+    return 0

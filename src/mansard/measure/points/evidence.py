@@ -1,0 +1,81 @@
+"""All that is known of one measured point, in the form that audit, verdict and metrics share."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mansard.core.ceilings import Ceilings, MemoryLevel
+from mansard.core.demand import Demand
+from mansard.core.unknown import Unknown
+from mansard.measure.points.benchmark import Where, Work
+from mansard.measure.points.result import Conditions, Samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """One point as it was measured.
+
+    Args:
+        work: What one call must consume.
+        where: What it ran on.
+        params: Its parameters.
+        prepared: What the worker said when it was ready: `check`, `count`, `facts`, `floor_s`, ...
+        finished: What it said at the end: `check`, `operands`, `unwaited`; empty where it did not get there.
+        samples, conditions: What was measured.
+        ceilings: The machine; None where nothing is known of it.
+        levels: Memory levels, where the ceilings have none.
+    """
+
+    work: Work
+    where: Where
+    params: Mapping[str, Any]
+    prepared: Mapping[str, Any]
+    samples: Samples
+    conditions: Conditions
+    finished: Mapping[str, Any] = field(default_factory=dict)
+    ceilings: Ceilings | None = None
+    levels: tuple[MemoryLevel, ...] = ()
+
+    @property
+    def scope(self) -> str:
+        """Scope of the ceilings that it is judged against."""
+        return "node" if self.where.platform == "cpu" else "device"
+
+    @property
+    def calls(self) -> int:
+        """How many operations the samples hold together."""
+        return len(self.samples.seconds) * self.samples.per_sample
+
+    @property
+    def executed_flop(self) -> float:
+        """Matrix FLOP that the implementation does [FLOP]."""
+        flop = self.work.executed_flop
+        return float(self.work.demand.total_flop if flop is None else flop)
+
+    @property
+    def time_s(self) -> float:
+        """Median time of one operation [s]."""
+        return self.samples.median_s
+
+    @property
+    def memory_levels(self) -> tuple[MemoryLevel, ...]:
+        """The levels from the nearest to the farthest."""
+        return tuple(self.ceilings.levels) if self.ceilings is not None and self.ceilings.levels else self.levels
+
+    def level(self) -> str | Unknown:
+        """Return the nearest memory level that holds the working set."""
+        known = Ceilings(ceilings=(), levels=self.memory_levels)
+        found = known.level_for(float(self.work.demand.working_set), scope=self.scope)
+        return found if isinstance(found, Unknown) else found.level
+
+    def demand(self) -> Demand:
+        """Return the demand with the FLOP that the implementation executes."""
+        demand = self.work.demand
+        total = float(demand.total_flop)
+        if self.work.executed_flop is None or total <= 0.0:
+            return demand
+        factor = self.work.executed_flop / total
+        return dataclasses.replace(demand, flop={k: float(v) * factor for k, v in demand.flop.items()})

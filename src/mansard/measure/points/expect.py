@@ -1,0 +1,39 @@
+"""How long a point will take, before it is run."""
+
+from __future__ import annotations
+
+from mansard.core.bound import least_time
+from mansard.core.ceilings import Area, Ceilings
+from mansard.core.unknown import is_known
+from mansard.measure.points.benchmark import Work
+
+USUAL_SHARE = 0.5  # of its ceiling that a call reaches, for planning
+START_S = {"jax": 1.2, "torch": 1.8, "numpy": 0.3, "native": 1.0}  # of a worker process of the backend, on two cores
+
+
+def call_s(work: Work, ceilings: Ceilings | None, backend: str, *, scope: str = "node") -> float | None:
+    """Return about how long one call takes [s], or None where nothing tells.
+
+    Where a ceiling of the element type is missing, that of f32 is taken: this is a plan, not a verdict.
+
+    Args:
+        work: What the call must consume.
+        ceilings: The machine; None for an unknown one.
+        backend: Whose dispatch it is.
+        scope: Scope of the ceilings.
+    """
+    demand = work.demand
+    flop = float(work.executed_flop or demand.total_flop)
+    size = float(demand.bytes)
+    if ceilings is None or not ceilings.ceilings:
+        return None
+    found = least_time(demand, ceilings, scope=scope, backend=backend)
+    least = float(found.time_s) if is_known(found.time_s) else 0.0
+    peaks = [c.value for c in ceilings.find(scope=scope, area=Area.COMPUTE, dtype="f32")]
+    if flop and any(u.reason for u in found.unknown) and peaks:
+        least = max(least, flop / max(peaks))
+    if work.transfer is not None and size == 0:
+        size = work.transfer.size_bytes
+        rates = [c.value for c in ceilings.find(scope=scope, area=Area.MEMORY, level="dram")]
+        least = max(least, size / max(rates) if rates else 0.0)
+    return least / USUAL_SHARE if least > 0.0 else None

@@ -1,0 +1,89 @@
+"""The median of a point with an interval that another run of the same point would fall into.
+
+Samples of one process share its memory placement, its clock regime and the minute they were taken in. An interval from
+them alone is honest about that process and nothing else: repeated runs fall outside of it far more often than one time
+in twenty. So a point is measured by several processes, and the interval is made of how much their medians differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mansard.core.stats import median_interval
+
+#: 97.5 % quantile of Student's t by degrees of freedom. Source: Student, Biometrika 6, 1908; tables in any textbook.
+_T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+         2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)  # fmt: skip
+LEAST_PROCESSES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A median with its 95 % interval.
+
+    Args:
+        median: Median of all samples.
+        low, high: The interval.
+        holds: What spread it includes, in words.
+    """
+
+    median: float
+    low: float
+    high: float
+    holds: str
+
+    @property
+    def half_ratio(self) -> float:
+        """Half of its width over the median."""
+        return (self.high - self.low) / 2.0 / self.median if self.median > 0 else math.inf
+
+
+def t975(degrees: int) -> float:
+    """Return the 97.5 % quantile of Student's t.
+
+    >>> t975(4), t975(100)
+    (2.776, 1.984)
+    """
+    if degrees < 1:
+        return math.inf
+    if degrees <= len(_T975):
+        return _T975[degrees - 1]
+    return round(1.959964 + 2.3722 / degrees + 2.8226 / degrees**2, 3)  # Fisher and Cornish, Technometrics 2, 1960
+
+
+def interval_of(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Interval:
+    """Return the median of all samples and an interval that includes the spread between processes.
+
+    Args:
+        groups: Samples of each process, at least one sample in all.
+        seed: Seed of the bootstrap.
+
+    With three processes or more: the union of Student's interval of the logarithms of their medians, and the bootstrap
+    interval of the median of all samples. With fewer there is only the latter, and `holds` says so.
+
+    >>> i = interval_of([[1.0, 1.0, 1.0], [1.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
+    >>> i.median, i.low, i.high
+    (1.0, 1.0, 1.0)
+    """
+    kept = [np.asarray(g, dtype=np.float64) for g in groups if len(g)]
+    whole = np.concatenate(kept)
+    inside = median_interval(whole, seed=seed)
+    if len(kept) < LEAST_PROCESSES:
+        word = "one process" if len(kept) == 1 else f"{len(kept)} processes"
+        return Interval(
+            median=inside.median, low=inside.low, high=inside.high,
+            holds=f"bootstrap within {word}; the spread between processes is not in it",
+        )  # fmt: skip
+    logs = np.log([float(np.median(g)) for g in kept])
+    centre = float(logs.mean())
+    reach = t975(len(kept) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(kept))
+    return Interval(
+        median=inside.median,
+        low=min(inside.low, math.exp(centre - reach)),
+        high=max(inside.high, math.exp(centre + reach)),
+        holds=f"spread between {len(kept)} processes (Student) and within them (bootstrap)",
+    )

@@ -1,0 +1,195 @@
+"""The parent's side of a worker: started with its affinity, threads and flags, asked line by line, ended on time."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from mansard.core.document import to_jsonable
+from mansard.measure.frameworks import THREAD_VARIABLES
+
+JOINED_FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")  # lists of flags: what the user set stays, ours come after it
+
+
+class WorkerLostError(Exception):
+    """The worker died or did not answer in time.
+
+    Args:
+        reason: In words.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class OrderFailedError(Exception):
+    """The worker carried an order out and it failed; the worker lives.
+
+    Args:
+        error: `message`, `hint`, `code`, `where`.
+    """
+
+    def __init__(self, error: Mapping[str, str]) -> None:
+        super().__init__(error["message"])
+        self.error = dict(error)
+
+
+def environment_of(threads: int, flags: Mapping[str, str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of a worker: threads stated, flags added to what the user set.
+
+    >>> environment_of(2, {"XLA_FLAGS": "--b"}, {"XLA_FLAGS": "--a", "PYTHONPATH": ""})["XLA_FLAGS"]
+    '--a --b'
+    """
+    env = dict(os.environ if environ is None else environ)
+    for name in THREAD_VARIABLES:
+        env[name] = str(threads)
+    for name, value in flags.items():
+        joined = f"{env.get(name, '')} {value}".strip() if name in JOINED_FLAGS else value
+        env[name] = joined
+    source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    env["PYTHONPATH"] = os.pathsep.join(p for p in (source, env.get("PYTHONPATH", "")) if p)
+    return env
+
+
+class Worker:
+    """One worker process, as a context manager.
+
+    Args:
+        cpus: The CPUs it may use.
+        flags: Environment variables that act before the runtime starts.
+        command: What to start; None takes the worker module.
+    """
+
+    def __init__(
+        self, cpus: Sequence[int], flags: Mapping[str, str] | None = None, command: Sequence[str] | None = None
+    ) -> None:
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
+        wanted = list(command or (sys.executable, "-m", "mansard.measure.points.worker"))
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, set(cpus))  # the child is born with it, before its runtime counts the CPUs
+        try:
+            self._child = subprocess.Popen(
+                wanted,
+                env=environment_of(len(cpus), flags or {}),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
+            )
+        finally:
+            os.sched_setaffinity(0, before)
+        self._buffer = b""
+
+    @property
+    def pid(self) -> int:
+        """Process number of the worker."""
+        return self._child.pid
+
+    def ask(
+        self,
+        op: str,
+        *,
+        limit_s: float,
+        meanwhile: Callable[[], None] | None = None,
+        **arguments: Any,
+    ) -> dict[str, Any]:
+        """Send an order and return its answer.
+
+        Args:
+            op: The order.
+            limit_s: After this the worker is killed [s].
+            meanwhile: Called a few times a second while the answer is awaited.
+
+        Raises:
+            OrderFailedError: the order failed in the worker.
+            WorkerLostError: the worker died or was killed for its silence.
+        """
+        order = json.dumps(to_jsonable({"op": op, **arguments})) + "\n"
+        try:
+            assert self._child.stdin is not None
+            self._child.stdin.write(order.encode())
+            self._child.stdin.flush()
+        except (BrokenPipeError, ConnectionError):
+            raise WorkerLostError(self._last_words()) from None
+        line = self._line(limit_s, meanwhile)
+        try:
+            answer = json.loads(line)
+        except json.JSONDecodeError:
+            self.kill()
+            raise WorkerLostError("its answer was not JSON") from None
+        if "error" in answer:
+            raise OrderFailedError(answer["error"])
+        return dict(answer["ok"])
+
+    def _line(self, limit_s: float, meanwhile: Callable[[], None] | None) -> bytes:
+        assert self._child.stdout is not None
+        end = time.monotonic() + limit_s
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._child.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._buffer:
+                left = end - time.monotonic()
+                if left <= 0.0:
+                    self.kill()
+                    raise WorkerLostError(f"no answer within {limit_s:.0f} s, the process was ended")
+                if selector.select(min(left, 0.25 if meanwhile else left)):
+                    piece = os.read(self._child.stdout.fileno(), 1 << 20)
+                    if not piece:
+                        raise WorkerLostError(self._last_words())
+                    self._buffer += piece
+                elif meanwhile is not None:
+                    meanwhile()
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def _last_words(self) -> str:
+        """Return why the process ended, with the last line it wrote."""
+        try:
+            code = self._child.wait(timeout=5.0)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return "the process closed its output"
+        self._stderr.seek(0)
+        lines = [x for x in self._stderr.read()[-20_000:].decode(errors="replace").splitlines() if x.strip()]
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        memory = " (out of memory is the usual reason for signal 9)" if code == -9 else ""
+        return f"the process ended with {how}{memory}" + (f": {lines[-1][:300]}" if lines else "")
+
+    def kill(self) -> None:
+        """End the process at once."""
+        if self._child.poll() is None:
+            self._child.kill()
+        self._child.wait()
+
+    def close(self) -> None:
+        """Let the process end by closing its input, and kill it where it does not."""
+        if self._child.poll() is None:
+            assert self._child.stdin is not None
+            try:
+                self._child.stdin.close()
+                self._child.wait(timeout=5.0)
+            except (subprocess.TimeoutExpired, BrokenPipeError):
+                self.kill()
+        for stream in (self._child.stdin, self._child.stdout, self._stderr):
+            if stream is not None and not stream.closed:
+                try:
+                    stream.close()
+                except BrokenPipeError:
+                    continue
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.kill()
+        self.close()

@@ -1,0 +1,498 @@
+"""Runs a plan: one process at a time, points interleaved in random order, every finished point handed on at once."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mansard.core.ceilings import Ceilings
+from mansard.core.document import to_jsonable
+from mansard.core.errors import MansardError
+from mansard.hardware.host import meminfo
+from mansard.measure.points import expect
+from mansard.measure.points.benchmark import Benchmark, Waived, Where, Work
+from mansard.measure.points.conditions import Accelerators, Clock
+from mansard.measure.points.interval import interval_of
+from mansard.measure.points.process import OrderFailedError, Worker, WorkerLostError
+from mansard.measure.points.registry import benchmark_named
+from mansard.measure.points.result import Point, Result, State
+
+MEMORY_SHARE = 0.2  # of the free memory, for the arrays of the points that are kept ready at the same time
+ARRAYS_OVER_WORK = 3.0  # references, results and copies beside the arrays that are counted
+MOST_TOGETHER = 16
+START_LIMIT_S = 120.0
+HEAVY_S = 1.0  # a call longer than this is measured in one go, in few processes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How much a point is worth.
+
+    Args:
+        name: `quick`, `standard` or `full`.
+        processes: Processes that measure each point.
+        rounds: Windows of each point in one process.
+        budget_s: Time for the samples of one point, all processes together [s].
+        target_ratio: Half of the interval over the median that is narrow enough.
+        warmup_s: Bound on the warm-up in one process [s].
+        point_limit_s: No point may take longer, and one that is expected to is waived [s].
+    """
+
+    name: str
+    processes: int
+    rounds: int
+    budget_s: float
+    target_ratio: float
+    warmup_s: float
+    point_limit_s: float
+
+
+EFFORTS = {
+    e.name: e
+    for e in (
+        Effort(name="quick", processes=3, rounds=1, budget_s=0.6, target_ratio=0.02, warmup_s=0.3, point_limit_s=30.0),
+        Effort(name="standard", processes=5, rounds=2, budget_s=2.0, target_ratio=0.01, warmup_s=0.5, point_limit_s=60.0),
+        Effort(name="full", processes=9, rounds=3, budget_s=9.0, target_ratio=0.005, warmup_s=2.0, point_limit_s=600.0),
+    )
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Taken:
+    """A point on its way: what was measured of it so far.
+
+    Args:
+        point, benchmark, work, where: What is measured, and on what.
+        groups: Samples per process, as windows [s].
+        seen: Conditions of every window.
+        prepared, finished: What the workers said, per process.
+        slopes: (time of one operation, fixed cost) per process [s].
+        failure: Why it failed.
+        in_one_go: Why it was not interleaved or not repeated in more processes; empty where it was.
+        stopped_by: Why the last window ended.
+        started, ended: ISO 8601.
+        work_s: Wall time spent on it [s].
+        share: Share of its windows that is done.
+    """
+
+    point: Point
+    benchmark: Benchmark
+    work: Work | None = None
+    where: Where | None = None
+    groups: list[list[list[float]]] = field(default_factory=list)
+    seen: list[dict[str, Any]] = field(default_factory=list)
+    prepared: list[dict[str, Any]] = field(default_factory=list)
+    finished: list[dict[str, Any]] = field(default_factory=list)
+    slopes: list[tuple[float, float]] = field(default_factory=list)
+    rewarm_s: list[float] = field(default_factory=list)
+    failure: str = ""
+    in_one_go: str = ""
+    stopped_by: str = "count"
+    started: str = ""
+    ended: str = ""
+    work_s: float = 0.0
+    share: float = 0.0
+
+    @property
+    def samples(self) -> list[list[float]]:
+        """Samples of each process, its windows joined [s]."""
+        return [[s for window in group for s in window] for group in self.groups]
+
+    @property
+    def heavy(self) -> bool:
+        """Whether one call is long."""
+        return any(p["call_s"] > HEAVY_S for p in self.prepared)
+
+
+Progress = Callable[[float, str], None]
+Finish = Callable[[Taken], Result]
+Keep = Callable[[Result], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a run needs beside its points.
+
+    Args:
+        effort: How much a point is worth.
+        cpus: The CPUs of the team.
+        seed: Seed of the order.
+        ceilings: What the points are judged against and their time is expected from; None where nothing is known.
+        budget_s: Wall time of the whole run; points that no longer fit are waived [s].
+        finish: Makes the result of a measured point.
+        keep: Is given every result as soon as it is there.
+        progress: Is told the share done and what is measured.
+    """
+
+    effort: Effort
+    cpus: tuple[int, ...]
+    finish: Finish
+    keep: Keep
+    seed: int = 0
+    ceilings: Ceilings | None = None
+    budget_s: float | None = None
+    progress: Progress = lambda _share, _text: None
+
+
+def key_of(point: Point) -> str:
+    """Return what tells a point from every other: name, benchmark, implementation, parameters and flags, as a hash."""
+    body = {
+        "name": point.name, "benchmark": point.benchmark, "impl": point.impl, "params": dict(point.params),
+        "flags": dict(point.flags),
+    }  # fmt: skip
+    text = json.dumps(to_jsonable(body), sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def plan_hash(points: Sequence[Point], effort: Effort) -> str:
+    """Return what tells a plan from another one: its points and the effort."""
+    text = json.dumps([*sorted({key_of(p) for p in points}), effort.name])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def now_iso() -> str:
+    """Return the time with seconds, ISO 8601, UTC."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def parameters_of(point: Point) -> dict[str, Any]:
+    """Return the parameters of a point as its benchmark takes them: with the implementation among them."""
+    return {**point.params, "impl": point.impl}
+
+
+def unmeasured(point: Point, state: State, reason: str) -> Result:
+    """Return the result of a point that was not measured."""
+    return Result(point=point, state=state, reason=reason, started=now_iso())
+
+
+class Runner:
+    """One run of a plan."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._set = setting
+        self._begin = time.monotonic()
+        self._order = random.Random(setting.seed)
+        self._clock: Clock | None = None
+        self._devices = Accelerators()
+        self._done = 0.0
+        self._whole = 1.0
+        self._under_way: list[Taken] = []
+        self.results: list[Result] = []
+
+    def run(self, points: Sequence[Point]) -> list[Result]:
+        """Measure the points and return their results in the order they were finished."""
+        groups: dict[tuple[Any, ...], list[Taken]] = {}
+        self._whole = max(1.0, float(len(points)))
+        for point in points:
+            try:
+                benchmark = benchmark_named(point.benchmark)
+            except MansardError as error:
+                self._keep(unmeasured(point, State.FAILED, error.message))
+                continue
+            key = (point.backend, tuple(sorted(point.flags.items())))
+            groups.setdefault(key, []).append(Taken(point=point, benchmark=benchmark))
+        try:
+            for (backend, flags_set), states in groups.items():
+                self._group(backend, dict(flags_set), states)
+        finally:
+            if self._clock is not None:
+                self._clock.close()
+        return self.results
+
+    def survey(self, points: Sequence[Point]) -> list[tuple[Point, str, float | None]]:
+        """Return what would happen to each point: why it would not run (empty if it would), and its expected time [s].
+
+        The backends are started to see what they run on; nothing is compiled or measured.
+        """
+        found: dict[str, tuple[str, float | None]] = {}
+        groups: dict[tuple[Any, ...], list[Taken]] = {}
+        for point in points:
+            state = Taken(point=point, benchmark=benchmark_named(point.benchmark))
+            groups.setdefault((point.backend, tuple(sorted(point.flags.items()))), []).append(state)
+        for (backend, flags), states in groups.items():
+            try:
+                with Worker(self._set.cpus, dict(flags)) as worker:
+                    where = self._open(worker, backend, with_floor=False)
+            except (WorkerLostError, OrderFailedError) as error:
+                found.update({key_of(s.point): (f"failed: {backend} did not start: {error}", None) for s in states})
+                continue
+            for state in states:
+                excuse = self._excuse(state, where)
+                if isinstance(excuse, Waived):
+                    found[key_of(state.point)] = (f"waived: {excuse.reason} (missing: {excuse.missing})", None)
+                elif excuse is not None:
+                    found[key_of(state.point)] = (f"failed: {excuse}", None)
+                else:
+                    found[key_of(state.point)] = ("", self._expected_s(state))
+        return [(p, *found[key_of(p)]) for p in points]
+
+    def _expected_s(self, state: Taken) -> float:
+        """Return about how long a point will take [s]: its calls, its samples, its share of the processes' starts."""
+        effort = self._set.effort
+        assert state.work is not None
+        one = expect.call_s(state.work, self._set.ceilings, state.point.backend) or 0.0
+        least = max(3 * effort.processes * effort.rounds, int(state.point.params.get("num_runs") or 0))
+        calls = one * (least + 8 * effort.processes)
+        fixed = effort.processes * (expect.START_S.get(state.point.backend, 0.5) / 4.0 + effort.warmup_s / 2.0)
+        return min(max(calls, effort.budget_s) + fixed, 2.0 * effort.point_limit_s)
+
+    def _keep(self, result: Result) -> None:
+        self.results.append(result)
+        self._done += 1.0
+        self._under_way = [s for s in self._under_way if s.point is not result.point]
+        self._set.keep(result)
+        self._set.progress(min(1.0, self._done / self._whole), result.point.name)
+
+    def _spent(self) -> bool:
+        return self._set.budget_s is not None and time.monotonic() - self._begin > self._set.budget_s
+
+    def _group(self, backend: str, flags: Mapping[str, str], states: list[Taken]) -> None:
+        """Measure the points of one backend and flag set."""
+        try:
+            with Worker(self._set.cpus, flags) as worker:
+                where = self._open(worker, backend, with_floor=False)
+        except (WorkerLostError, OrderFailedError) as error:
+            for state in states:
+                self._keep(unmeasured(state.point, State.FAILED, f"{backend} did not start: {error}"))
+            return
+        ready = []
+        for state in states:
+            excuse = self._excuse(state, where)
+            if isinstance(excuse, Waived):
+                text = f"{excuse.reason} (missing: {excuse.missing})"
+                self._keep(unmeasured(state.point, State.WAIVED, text))
+            elif excuse is not None:
+                self._keep(unmeasured(state.point, State.FAILED, excuse))
+            else:
+                ready.append(state)
+        self._order.shuffle(ready)
+        for batch in batches(ready, meminfo("MemAvailable")):
+            if self._spent():
+                for state in batch:
+                    text = f"the budget of {self._set.budget_s:.0f} s was spent (missing: time)"
+                    self._keep(unmeasured(state.point, State.WAIVED, text))
+                continue
+            self._batch(backend, flags, batch)
+
+    def _excuse(self, state: Taken, where: Where) -> Waived | str | None:
+        """Return why a point is not run here: waived, or failed with a text; None where it is run."""
+        point = state.point
+        try:
+            params = parameters_of(point)
+            excuse = state.benchmark.waived(params, point.impl, where)
+            if excuse is not None:
+                return excuse
+            state.where, state.work = where, state.benchmark.work(params, where)
+        except MansardError as error:
+            return error.message
+        except Exception as error:  # a defect of one benchmark must not end the run of the others
+            return f"its work cannot be worked out: {type(error).__name__}: {error}"
+        expected = expect.call_s(state.work, self._set.ceilings, point.backend)
+        if expected is not None and 3.0 * expected > self._set.effort.point_limit_s:
+            text = (
+                f"one call would take about {expected:.3g} s, three of them exceed the limit of "
+                f"{self._set.effort.point_limit_s:.0f} s for one point"
+            )
+            return Waived(reason=text, missing="time")
+        return None
+
+    def _open(self, worker: Worker, backend: str, *, with_floor: bool = True) -> Where:
+        answer = worker.ask(
+            "open", limit_s=START_LIMIT_S, backend=backend, threads=len(self._set.cpus), cpus=list(self._set.cpus),
+            with_floor=with_floor,
+        )  # fmt: skip
+        found = dict(answer["where"])
+        found["cpus"] = tuple(found["cpus"])
+        return Where(**found)
+
+    def _batch(self, backend: str, flags: Mapping[str, str], batch: list[Taken]) -> None:
+        """Measure points that are kept ready together, process after process, until each is settled."""
+        effort = self._set.effort
+        self._under_way = [*batch]
+        for number in range(effort.processes):
+            open_points = [s for s in batch if not s.failure and not self._settled(s, number)]
+            if not open_points:
+                break
+            for state in open_points:
+                state.groups.append([])
+            self._process(backend, flags, open_points, number)
+        for state in batch:
+            state.ended = now_iso()
+            state.groups = [g for g in state.groups if g]
+            if state.failure:
+                self._keep(self._failed(state))
+                continue
+            try:
+                self._keep(self._set.finish(state))
+            except MansardError as error:
+                self._keep(unmeasured(state.point, State.FAILED, error.message))
+
+    def _failed(self, state: Taken) -> Result:
+        return Result(
+            point=state.point, state=State.FAILED, reason=state.failure, started=state.started or now_iso(),
+            audit={"samples_before_s": [s for group in state.samples for s in group]},
+        )  # fmt: skip
+
+    def _settled(self, state: Taken, number: int) -> bool:
+        """Return whether a point needs no further process."""
+        if number == 0:
+            return False
+        if state.heavy and state.work_s * (number + 1) / number > self._set.effort.point_limit_s / 2.0:
+            state.in_one_go = f"one call takes {state.prepared[0]['call_s']:.2g} s: measured in {number} process(es)"
+            return True
+        if self._spent():
+            state.in_one_go = f"the budget was spent after {number} process(es)"
+            return True
+        if number < 3 or not any(state.samples):
+            return False
+        least = int(state.point.params.get("num_runs") or 0)
+        enough = sum(len(g) for g in state.samples) >= least
+        return enough and interval_of(state.samples).half_ratio <= self._set.effort.target_ratio
+
+    def _process(self, backend: str, flags: Mapping[str, str], states: list[Taken], number: int) -> None:
+        """Measure the points in one process; one that takes the process down is left out, the others go on."""
+        left = [*states]
+        while left:
+            current: list[Taken] = []
+            try:
+                with Worker(self._set.cpus, flags) as worker:
+                    self._open(worker, backend)
+                    self._windows(worker, left, current, number)
+                return
+            except OrderFailedError as error:
+                for state in left:
+                    state.failure = f"{backend} did not start again: {error}"
+                return
+            except WorkerLostError as lost:
+                if not current:
+                    for state in left:
+                        state.failure = f"{backend} did not start again: {lost.reason}"
+                    return
+                current[0].failure = lost.reason
+                left = [s for s in left if not s.failure and not s.finished[number:]]
+
+    def _windows(self, worker: Worker, states: list[Taken], current: list[Taken], number: int) -> None:
+        """Prepare, take the windows of every point in random order, round by round, and release the points."""
+        effort = self._set.effort
+        for state in self._shuffled(states):
+            current[:] = [state]
+            self._prepare(worker, state)
+        for _ in range(effort.rounds):
+            for state in self._shuffled(states):
+                if not state.failure and len(state.groups[-1]) < effort.rounds:
+                    current[:] = [state]
+                    self._window(worker, state)
+                    self._tell(state, number)
+        for state in self._shuffled(states):
+            if not state.failure:
+                current[:] = [state]
+                self._finish(worker, state, last=number == 0)
+        current.clear()
+
+    def _tell(self, state: Taken, number: int) -> None:
+        """Say how far the run is: finished points, and the windows of those under way."""
+        effort = self._set.effort
+        state.share = min(0.99, state.share + 1.0 / (effort.processes * effort.rounds))
+        share = (self._done + sum(s.share for s in self._under_way)) / self._whole
+        self._set.progress(min(0.999, share), f"{state.point.name} (process {number + 1} of {effort.processes})")
+
+    def _shuffled(self, states: Sequence[Taken]) -> Iterator[Taken]:
+        order = [s for s in states if not s.failure]
+        self._order.shuffle(order)
+        return iter(order)
+
+    def _ask(self, worker: Worker, state: Taken, op: str, **arguments: Any) -> dict[str, Any] | None:
+        """Give an order for a point; a failed order is the failure of the point, and None comes back."""
+        start = time.monotonic()
+        if not state.started:
+            state.started = now_iso()
+        try:
+            return worker.ask(op, limit_s=2.0 * self._set.effort.point_limit_s, key=key_of(state.point), **arguments)
+        except OrderFailedError as error:
+            place = f" ({error.error['where']})" if error.error.get("where") else ""
+            hint = f"; {error.error['hint']}" if error.error.get("hint") else ""
+            state.failure = f"{error.error['message']}{place}{hint}"
+            return None
+        finally:
+            state.work_s += time.monotonic() - start
+
+    def _prepare(self, worker: Worker, state: Taken) -> None:
+        params = state.point.params
+        answer = self._ask(
+            worker, state, "prepare", benchmark=state.point.benchmark, impl=state.point.impl, params=parameters_of(state.point),
+            warmup_tries=int(params.get("warmup_tries") or 0) or 5,
+            warmup_s=min(1.0, float(params.get("min_duration_s") or 0.0) / 5.0),
+            warmup_most_s=self._set.effort.warmup_s,
+            per_sample=state.prepared[0]["per_sample"] if state.prepared else None,
+        )  # fmt: skip
+        if answer is not None:
+            state.prepared.append(answer)
+
+    def _window(self, worker: Worker, state: Taken) -> None:
+        effort, params = self._set.effort, state.point.params
+        parts = effort.processes * effort.rounds
+        call_s = max(1e-9, float(state.prepared[-1]["call_s"]) * float(state.prepared[-1]["per_sample"]))
+        least = -(-int(params.get("num_runs") or 10) // parts)
+        allowed = max(1, int(effort.point_limit_s / 2.0 / parts / call_s))
+        limits = {
+            "least_samples": min(max(3, least), allowed),
+            "least_s": min(float(params.get("min_duration_s") or 0.0) / parts, effort.point_limit_s / parts),
+            "budget_s": float(params.get("max_duration_s") or effort.budget_s) / parts,
+            "target_ratio": effort.target_ratio,
+        }
+        answer = self._ask(worker, state, "window", limits=limits)
+        if answer is None:
+            return
+        state.groups[-1].append(list(answer["seconds"]))
+        state.rewarm_s.append(float(answer["rewarm_s"]))
+        state.stopped_by = str(answer["stopped_by"])
+        state.seen.append({**answer["seen"], **self._clock_now(state)})
+
+    def _clock_now(self, state: Taken) -> dict[str, Any]:
+        if state.where is not None and state.where.platform == "gpu":
+            found: dict[str, Any] = dict(self._devices.seen())
+            return {**found, "clock_source": "NVML, right after the samples"} if found else {}
+        if self._clock is None:
+            self._clock = Clock(self._set.cpus)
+        clock_hz, source = self._clock.now()
+        return {"clock_hz": clock_hz, "clock_source": source}
+
+    def _finish(self, worker: Worker, state: Taken, *, last: bool) -> None:
+        if state.prepared[-1]["has_chain"]:
+            answer = self._ask(worker, state, "slope")
+            if answer is None:
+                return
+            if answer["slope_s"] is not None:
+                state.slopes.append((float(answer["slope_s"]), float(answer["fixed_s"])))
+        answer = self._ask(worker, state, "finish", sync=last)
+        if answer is not None:
+            state.finished.append(answer)
+
+
+def batches(states: Sequence[Taken], free_bytes: float | None) -> Iterator[list[Taken]]:
+    """Return the points in batches that fit into memory together; a point too large for company is alone.
+
+    Args:
+        states: Points with their work.
+        free_bytes: Free memory of the host [B]; None where nothing tells.
+    """
+    room = MEMORY_SHARE * free_bytes if free_bytes else 2e9
+    batch: list[Taken] = []
+    held = 0.0
+    for state in states:
+        size = ARRAYS_OVER_WORK * float(state.work.demand.working_set) if state.work is not None else 0.0
+        if batch and (held + size > room or len(batch) >= MOST_TOGETHER):
+            yield batch
+            batch, held = [], 0.0
+        if size > room:
+            state.in_one_go = "its arrays leave no room for other points: not interleaved with them"
+        batch.append(state)
+        held += size
+    if batch:
+        yield batch

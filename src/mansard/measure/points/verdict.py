@@ -1,0 +1,223 @@
+"""What a number is worth: normal, low with its likely reason, implausible, or too noisy to say."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mansard.core.bound import LOW_CEILING, LeastTime, least_time, share_of
+from mansard.core.ceilings import Area, Ceiling, Ceilings, Kind
+from mansard.core.units import format_hz, format_ratio, format_s
+from mansard.core.unknown import Implausible, Unknown
+from mansard.measure.points.evidence import Evidence
+from mansard.measure.points.result import Finding, PointVerdict
+
+NORMAL_SHARE = 0.7  # 70 to 90 % of a declared peak is what good kernels reach
+NOISY_RATIO = 0.05  # half of the interval over the median
+QUIET_RATIO = 0.08  # foreign load up to which the clock is believed
+CLOCK_SLACK = 0.95
+CORES_SLACK = 0.75
+FLOOR_SHARE = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A verdict with what it rests on.
+
+    Args:
+        verdict: None where there is nothing to judge against.
+        reason: Why, in words.
+        share: Least over observed time; `Unknown` or `Implausible` where it is none.
+        ceiling: The ceiling that decides the least time.
+        least_s: The least time [s]; None where it is not known.
+        clock_factor: Seen clock over that of the ceilings, by which core-clocked ceilings were taken; 1 where not known.
+        factors: What the shortfall is made of, as ratios whose product is the share.
+        findings: More findings, such as a measured ceiling that was beaten.
+    """
+
+    verdict: PointVerdict | None
+    reason: str
+    share: float | Unknown | Implausible
+    ceiling: Ceiling | None = None
+    least_s: float | None = None
+    clock_factor: float = 1.0
+    factors: dict[str, float] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+
+
+def at_clock(ceilings: Ceilings, factor: float) -> Ceilings:
+    """Return ceilings with those that follow the core's clock multiplied: compute and the caches inside a core."""
+
+    def follows(c: Ceiling) -> bool:
+        r = c.resource
+        return c.kind is not Kind.DECLARED and (
+            r.area is Area.COMPUTE or (r.area is Area.MEMORY and r.level in ("l1", "l2"))
+        )
+
+    moved = [dataclasses.replace(c, value=c.value * factor) if follows(c) else c for c in ceilings.ceilings]
+    return dataclasses.replace(ceilings, ceilings=tuple(moved))
+
+
+def clock_factor(e: Evidence) -> float:
+    """Return the clock that was seen over the clock of the ceilings; 1 where either is unknown or cannot be believed.
+
+    A busy machine makes the clock look lower than it is, so then it is not used.
+    """
+    seen = e.conditions.clock_hz
+    known = (e.ceilings.machine if e.ceilings is not None else {}).get("clock_hz_estimated")
+    foreign = e.conditions.foreign_ratio
+    if not seen or not known or foreign is None or foreign > QUIET_RATIO or e.where.platform != "cpu":
+        return 1.0
+    factor = float(seen) / float(known)
+    return factor if 0.3 < factor < 1.3 else 1.0
+
+
+def judge_point(e: Evidence, findings: Sequence[Finding]) -> Judged:
+    """Return what a measured point is worth.
+
+    Args:
+        e: The point.
+        findings: Of the audit; a fatal one makes the point implausible whatever its share.
+    """
+    factor = clock_factor(e)
+    least = _least(e, factor)
+    share: float | Unknown | Implausible
+    limiting = None
+    if isinstance(least, Unknown):
+        share = least
+    elif isinstance(least.time_s, Unknown):
+        share = least.time_s
+    else:
+        limiting = least.limiting
+        slack = limiting.ceiling.uncertainty_ratio if limiting else 0.0
+        share = share_of(least.time_s, e.time_s, uncertainty_ratio=slack + half_ratio(e))
+    found = Judged(
+        verdict=None,
+        reason="",
+        share=share,
+        ceiling=limiting.ceiling if limiting else None,
+        least_s=None if isinstance(least, Unknown) or isinstance(least.time_s, Unknown) else float(least.time_s),
+        clock_factor=factor,
+    )
+    fatal = [f for f in findings if f.fatal]
+    if fatal:
+        return dataclasses.replace(found, verdict=PointVerdict.IMPLAUSIBLE, reason=fatal[0].text)
+    if isinstance(share, Implausible):
+        return _beaten(found, e, share)
+    return _graded(found, e, findings, share)
+
+
+def half_ratio(e: Evidence) -> float:
+    """Return half of the interval over the median."""
+    s = e.samples
+    return (s.high_s - s.low_s) / 2.0 / s.median_s if s.median_s > 0 else 0.0
+
+
+def _least(e: Evidence, factor: float) -> LeastTime | Unknown:
+    if e.work.headline == "time":
+        return Unknown("it is quoted as a time, with no ceiling of its own")
+    if e.ceilings is None or not e.ceilings.ceilings:
+        return Unknown("the ceilings of this machine are not known", ("mansard measure",))
+    return least_time(e.demand(), at_clock(e.ceilings, factor), scope=e.scope, backend=e.where.backend)
+
+
+def _beaten(found: Judged, e: Evidence, share: Implausible) -> Judged:
+    """Return the verdict on a point above its ceiling: a measured ceiling beaten by a little is too low."""
+    assert found.ceiling is not None
+    name = f"{found.ceiling.resource.label} ceiling ({found.ceiling.kind.value})"
+    if found.ceiling.kind is Kind.MEASURED and share.value <= LOW_CEILING:
+        text = f"{share.value:.2f} of the {name}: the ceiling is too low, measure it again"
+        finding = Finding(code="ceiling_too_low", text=text)
+        verdict = PointVerdict.NOISY if half_ratio(e) > NOISY_RATIO else PointVerdict.NORMAL
+        return dataclasses.replace(found, verdict=verdict, reason=text, share=share.value, findings=(finding,))
+    text = f"{share.value:.3g} times what the {name} allows; suspects: {'; '.join(share.suspects[:3])}"
+    finding = Finding(code="above_ceiling", text=text, fatal=True)
+    return dataclasses.replace(found, verdict=PointVerdict.IMPLAUSIBLE, reason=text, findings=(finding,))
+
+
+def _graded(found: Judged, e: Evidence, findings: Sequence[Finding], share: float | Unknown) -> Judged:
+    noise = half_ratio(e)
+    wide = f"the 95 % interval of the median is +-{format_ratio(noise)} wide"
+    if isinstance(share, Unknown):
+        verdict = PointVerdict.NOISY if noise > NOISY_RATIO else None
+        reason = wide if verdict else f"not judged: {share.reason}"
+        return dataclasses.replace(found, verdict=verdict, reason=reason)
+    assert found.ceiling is not None
+    text = f"{format_ratio(share)} of the {found.ceiling.resource.label} ceiling ({found.ceiling.kind.value})"
+    factors = shortfall(found, e, share)
+    found = dataclasses.replace(found, factors=factors)
+    if noise > NOISY_RATIO:
+        return dataclasses.replace(found, verdict=PointVerdict.NOISY, reason=f"{wide}; {text}")
+    if share >= NORMAL_SHARE:
+        return dataclasses.replace(found, verdict=PointVerdict.NORMAL, reason=text)
+    why = next(likely_reasons(found, e, findings), "")
+    rest = why or "nothing that was looked at explains it"
+    return dataclasses.replace(found, verdict=PointVerdict.LOW, reason=f"{text}: {rest}")
+
+
+def shortfall(found: Judged, e: Evidence, share: float) -> dict[str, float]:
+    """Return what the share is made of: cores filled, and what is left for units used, issue and waiting.
+
+    The ceilings were already taken at the clock that was seen, so the clock stands beside the product and not in it.
+    Without counters the width of the vectors and the rate of issue cannot be told apart; `units_ratio` is both.
+    """
+    factors: dict[str, float] = {"clock_ratio": found.clock_factor}
+    used, threads = e.conditions.cores_used, e.where.threads
+    cores = min(1.0, used / threads) if used is not None and threads and e.where.platform == "cpu" else None
+    if cores is not None and found.ceiling is not None and found.ceiling.resource.area is Area.COMPUTE and cores > 0.05:
+        factors["cores_ratio"] = cores
+        factors["units_ratio"] = share / cores
+    clock, flop = e.conditions.clock_hz, e.executed_flop
+    if clock and flop and threads and e.where.platform == "cpu":
+        factors["flop_per_cycle_per_core"] = flop / e.time_s / threads / clock
+    return factors
+
+
+def likely_reasons(found: Judged, e: Evidence, findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield why a point may be low, the likeliest first."""
+    codes = {f.code: f.text for f in findings}
+    for code in ("page_faults", "throttled", "foreign_load", "steal"):
+        if code in codes:
+            yield codes[code]
+    if found.clock_factor < CLOCK_SLACK:
+        assert e.conditions.clock_hz is not None
+        yield f"the clock was {format_hz(e.conditions.clock_hz)}, {format_ratio(found.clock_factor)} of that of the ceilings"
+    for code in ("wider_dtype", "flop_above_claim", "bytes_above_claim"):
+        if code in codes:
+            yield codes[code]
+    floor = e.samples.floor_s
+    if floor is not None and floor > FLOOR_SHARE * e.time_s:
+        yield f"dispatch: an empty call takes {format_s(floor)} of its {format_s(e.time_s)}"
+    cores = found.factors.get("cores_ratio")
+    if cores is not None and cores < CORES_SLACK:
+        yield f"it kept {e.conditions.cores_used:.1f} of {e.where.threads} cores busy"
+    yield from _regime(found, e)
+    if "drift" in codes:
+        yield codes["drift"]
+    per_cycle = found.factors.get("flop_per_cycle_per_core")
+    if (
+        found.ceiling is not None
+        and found.ceiling.resource.area is Area.COMPUTE
+        and per_cycle
+        and e.conditions.clock_hz
+    ):
+        most = found.ceiling.value / e.where.threads / e.conditions.clock_hz
+        yield (
+            f"{per_cycle:.3g} FLOP per cycle and core, the ceiling has {most:.3g}: narrower vectors, fewer issued, "
+            "or waiting for memory"
+        )
+    if e.prepared.get("output_is_fresh"):
+        yield "each call allocates its result"
+
+
+def _regime(found: Judged, e: Evidence) -> Iterator[str]:
+    """Yield that the memory sat in its slow regime, where the ceiling knows two."""
+    regimes = (found.ceiling.conditions if found.ceiling is not None else {}).get("regimes")
+    if not regimes or found.least_s is None or found.ceiling is None:
+        return
+    slow: Any = regimes[0]
+    rate = found.ceiling.value * found.least_s / e.time_s
+    if rate <= 1.1 * float(slow):
+        yield f"the memory has two regimes on this machine, and this is within the slower one ({float(slow) / 1e9:.3g} GB/s)"
