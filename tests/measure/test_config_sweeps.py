@@ -8,6 +8,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from mansard.measure.config.sweeps import SweepError, product, product_size, range_values
 
 WHOLE = st.integers(min_value=1, max_value=10_000)
