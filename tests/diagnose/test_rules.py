@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import pkgutil
 import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+import mansard.diagnose.rules as package
 from mansard.diagnose.analyse import diagnose_run
 from mansard.diagnose.records import Diagnosis
 from mansard.trace.run import RunTrace, WaitCause
@@ -98,3 +101,27 @@ def test_far_below_needs_several_unexplained_kinds_and_counts_their_time() -> No
     (advice,) = [a for a in found.advice if a.rule == "far_below"]
     assert abs(advice.gain_s - 72.32e-3) < 1e-5
     assert "far_below" not in rules(diagnose(run_of([Ran(build.GEMM, 12.0), Ran(build.ADD, 5.0)])))
+
+
+JAX_WORDS = ("jax", "lax.", "donate", "XLA", "preferred_element_type", "Grain", "tf.data", "float(loss)")
+TORCH_WORDS = ("torch", "DataLoader", "autocast", "out=", ".item()", "foreach")
+
+
+def test_advice_speaks_the_language_of_the_framework() -> None:
+    said: dict[str, list[str]] = {"torch": [], "jax": []}
+    for info in pkgutil.iter_modules(package.__path__):
+        module = importlib.import_module(f"{package.__name__}.{info.name}")
+        for table in (getattr(module, "_HOW", {}), getattr(module, "_WHY", {})):
+            for key, text in table.items():
+                said[key[1] if isinstance(key, tuple) else key].append(text)
+    assert len(said["torch"]) == len(said["jax"]) >= 8
+    assert not [t for t in said["torch"] if any(w in t for w in JAX_WORDS)]
+    assert not [t for t in said["jax"] if any(w in t for w in TORCH_WORDS)]
+
+
+def test_advice_of_a_run_is_that_of_its_framework() -> None:
+    waiting = [Ran(WaitCause.INPUT, 5.0), Ran(build.GEMM, 12.0)]
+    torch = next(a for a in diagnose(run_of(waiting)).advice if a.rule == "input_pipeline")
+    jax = next(a for a in diagnose(run_of(waiting, framework="jax")).advice if a.rule == "input_pipeline")
+    assert "DataLoader(num_workers" in torch.text
+    assert "prefetch thread" in jax.text

@@ -104,7 +104,7 @@ def test_headline_says_why_a_figure_is_missing(sample) -> None:
 
 def test_the_story_is_short_and_complete(sample) -> None:
     text = render(sample, width=80)
-    assert len(text.splitlines()) < 62
+    assert len(text.splitlines()) < 66
     for word in ("Compute-bound: 79 %", "782 ms median of 17 steps", "775 ms to 791 ms", "profiler +3.5 %", "88.2 GFLOP",
                  "MFU 55 %", "Worth doing first", "up to 312 ms/step", "Findings", "Receipt", "judged against",
                  "205 GFLOP/s (measured,", "MAC = 2 FLOP"):  # fmt: skip
@@ -144,3 +144,51 @@ def test_one_step_has_no_interval_and_the_receipt_has_no_raw_keys(sample) -> Non
     assert "95 % of the median" not in text
     assert "mfu peak: f32 matrix, dense" in text
     assert "flop convention: 1 MAC = 2 FLOP" in text
+
+
+def test_a_recording_without_steps_says_that_warm_up_is_in_it(sample) -> None:
+    step = dataclasses.replace(sample.step, count=1, source="none", note="everything that was recorded")
+    text = re.sub(r"\s+", " ", render(dataclasses.replace(sample, step=step), width=80))
+    assert "782 ms in all: set-up, compilation and warm-up are in it" in text
+    assert "median" not in text[text.index("782 ms in all") : text.index("Where the time goes")]
+    one = dataclasses.replace(sample.step, count=1)
+    text = re.sub(r"\s+", " ", render(dataclasses.replace(sample, step=one), width=80))
+    assert "warm-up may be in it" in text
+
+
+LONG = (
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+    "aten::_efficient_attention_forward",
+    "multiply_add_reduce_fusion",
+)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_names_are_whole_at_every_width(sample, width) -> None:
+    found = dataclasses.replace(sample, operators=tuple(row(name, 0.01) for name in LONG))
+    lines = render(found, width=width).splitlines()
+    table = lines[next(i for i, n in enumerate(lines) if n.startswith("Operators")) :]
+    for name in LONG:
+        at = next(i for i, n in enumerate(table) if n.startswith(name))
+        figures = table[at] if "10.0ms" in table[at] else table[at + 1]
+        assert "10.0ms" in figures
+        assert "50%" in figures
+        assert figures is table[at] or figures.startswith(" " * 12)
+
+
+def test_rows_of_one_name_say_what_tells_them_apart(sample) -> None:
+    shapes = ("f32[8,4] f32[4,2] -> f32[8,2]", "f32[8,4] f32[4,6] -> f32[8,6]", "bf16[8,9] bf16[9,6] -> bf16[8,6]")
+    rows = (*(row("dot_general", 0.01, shapes=s) for s in shapes), row("add", 0.01, shapes="f32[8] f32[8] -> f32[8]"))
+    lines = [n.strip() for n in render(dataclasses.replace(sample, operators=rows), width=160).splitlines()]
+    for start in ("dot_general [8,2] ", f"dot_general {shapes[1]} ", f"dot_general {shapes[2]} ", "add  "):
+        assert sum(n.startswith(start) for n in lines) == 1, start
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_what_is_left_out_ends_at_a_word(sample, width) -> None:
+    words = " ".join(f"word{i:03d}" for i in range(200))
+    advice = dataclasses.replace(sample.advice[0], text=words)
+    found = dataclasses.replace(sample, advice=(advice,), receipt={"note": words})
+    lines = [n for n in render(found, width=width).splitlines() if n.endswith("[...]")]
+    assert len(lines) == 2
+    assert all(re.search(r"word\d{3} \[\.\.\.\]$", n) for n in lines)

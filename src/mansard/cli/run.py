@@ -193,11 +193,22 @@ def _own_exit_code(diagnosis: Diagnosis) -> int:
 def _print(diagnosis: Diagnosis, verbose: bool) -> None:
     from mansard.report.terminal import render
 
-    width = max(60, min(160, shutil.get_terminal_size((80, 24)).columns))
+    width = max(40, min(160, _columns()))
     color = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     encoding = sys.stderr.encoding or "utf-8"
     sys.stderr.write(render(diagnosis, width=width, color=color, verbose=verbose, encoding=encoding))
     sys.stderr.flush()
+
+
+def _columns() -> int:
+    """Return the width of the page: COLUMNS, else that of the terminal on stderr, else 80."""
+    told = os.environ.get("COLUMNS", "")
+    if told.isdigit() and int(told) > 0:
+        return int(told)
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
 
 
 def _ceilings(path: Path | None, talk: Any) -> Ceilings:

@@ -122,7 +122,12 @@ def _between_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator]
     calls = sum(r.calls for r in rows) / case.windows.count
     if bound is Bound.LATENCY:
         label = f"{case.trace.framework} fixed cost"
-        each = f" ({format_s(cost.value)} each, {cost.kind.value})" if not isinstance(cost, Unknown) else ""
+        programs = case.programs()
+        inside = sum(r.total_s for r in rows if programs[r.index]) > 0.5 * sum(r.total_s for r in rows)
+        if inside:  # what starts them is the executor of the compiled program, not a call from Python
+            each = f" inside compiled programs ({calls:.0f} a step, {format_s(seconds / calls)} each)" if calls else ""
+        else:
+            each = f" ({format_s(cost.value)} each, {cost.kind.value})" if not isinstance(cost, Unknown) else ""
         sentence = f"Latency-bound: {format_ratio(share_of_step)} of a step is the cost of starting operations{each}."
         evidence = [f"{calls:.0f} operations a step are dominated by the cost of calling them"]
         if rows:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import io
 import math
-from collections import Counter
 from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from mansard.core import Bound, Implausible, is_known
@@ -21,6 +19,7 @@ from mansard.report.text import (
     clean,
     compact,
     count,
+    distinct_names,
     figure,
     intensity,
     percent_shares,
@@ -88,11 +87,21 @@ class _Page:
         body = Text.assemble(label, (text, style)).wrap(self.console, room)
         shown = list(body)[: lines or None]
         if len(shown) < len(body):
-            shown[-1].truncate(max(4, room - 6))
-            shown[-1].append(" [...]")
+            shown[-1] = _cut_at_a_word(shown[-1], max(4, room - 6))
         for index, line in enumerate(shown):
             line.rstrip()
             self.console.print(Text.assemble(lead if index == 0 else hang, line), soft_wrap=True)
+
+
+def _cut_at_a_word(line: Text, room: int) -> Text:
+    """Return a line that ends in a mark for what was left out, behind a whole word where there is one."""
+    line.rstrip()
+    if cell_len(line.plain) > room:
+        kept = set_cell_size(line.plain, room)
+        whole = kept if line.plain[len(kept.rstrip()) :].startswith(" ") else kept.rpartition(" ")[0]
+        line.truncate(cell_len((whole if whole.strip() else kept).rstrip(" ,;:(")))
+    line.append(" [...]")
+    return line
 
 
 def render(
@@ -127,7 +136,7 @@ def render(
     _time(page, diagnosis)
     _operators(page, diagnosis)
     if roofline and diagnosis.ceilings and (verbose or console.width >= 100) and console.width >= 60:
-        page.heading("Roofline", "log-log; dense lines are the ceilings that operators were judged against")
+        page.heading("Roofline", "log-log; dense lines: what operators were judged against")
         for line in draw(chart.roofline(diagnosis), width=min(console.width, 120), ascii_only=ascii_only):
             console.print(Text(line), soft_wrap=True)
     _advice(page, diagnosis)
@@ -168,12 +177,15 @@ def _headline(page: _Page, d: Diagnosis) -> None:
 
 def _step(page: _Page, d: Diagnosis) -> None:
     s = d.step
-    plural = "" if s.count == 1 else "s"
     low, high = (format_s(v) for v in s.ci95_s)
     page.heading("Step", f"{page.short(s.note, max(20, page.width - 20))}")
-    spread = f"{format_s(s.median_s)} median of {s.count} step{plural}"
-    # One step has no spread; so says its interval of no width.
-    spread += f", 95 % of the median in {low} to {high}" if s.count > 1 else ", its spread is not known"
+    if s.source == "none":
+        spread = f"{format_s(s.median_s)} in all: set-up, compilation and warm-up are in it"
+    elif s.count == 1:  # one step has no spread; so says its interval of no width
+        spread = f"{format_s(s.median_s)} median of 1 step, its spread is not known and warm-up may be in it"
+    else:
+        spread = f"{format_s(s.median_s)} median of {s.count} steps, 95 % of the median in {low} to {high}"
+    found = "" if s.source == "none" else f"; steps found by {page.clean(s.source)}"
     overhead = s.profiler_overhead_ratio
     if overhead is None:
         profiler = f"profiler overhead not measured ({format_s(s.profiled_median_s)} with it on)"
@@ -184,7 +196,7 @@ def _step(page: _Page, d: Diagnosis) -> None:
             if overhead >= 0
             else f"profiler cost within noise {with_it}"
         )
-    page.wrapped(f"{spread}; steps found by {page.clean(s.source)}; {profiler}", lines=0 if page.verbose else 4)
+    page.wrapped(f"{spread}{found}; {profiler}", lines=0 if page.verbose else 4)
     work = [figure(d.flop_per_step, format_flop, missing="?"), figure(d.bytes_per_step, format_bytes, missing="?")]
     units = ["matrix FLOP" if work[0] == "?" else "of matrix work", "bytes" if work[1] == "?" else "compulsory traffic"]
     mfu = figure(d.mfu_ratio, format_ratio)
@@ -238,13 +250,8 @@ _COLUMNS = {
 #: What is left out first where the figures are too wide for the page; the report and --json have everything.
 _EXPENDABLE = ("ceiling", "part", "calls", "FLOP/B", "bytes", "FLOP", "bound", "headroom")
 _LEFT = ("bound", "part", "ceiling")
-_LEAST_NAME, _MOST_NAME = 12, 60
-
-
-def _brief(row: OperatorRow, limit: int, repeated: bool) -> str:
-    """Return the name, with the shapes where several rows share it, without the common namespace where space is short."""
-    name = f"{row.label} {row.shapes}".rstrip() if repeated else row.label
-    return name if len(name) <= limit else name.removeprefix("aten::")
+_FOR_A_NAME = ("calls", "part", "ceiling")
+_LEAST_NAME, _MOST_NAME = 13, 60
 
 
 def _cells(page: _Page, row: OperatorRow, step_s: float) -> dict[str, str]:
@@ -281,17 +288,33 @@ def _sum_cells(rows: tuple[OperatorRow, ...], step_s: float) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _widths(page_width: int, gap: int, rows: list[dict[str, str]]) -> dict[str, int]:
-    """Return the columns to show and their widths: a figure is never cut, a column that has no room is left out."""
+def _widths(page_width: int, gap: int, rows: list[dict[str, str]], names: list[int]) -> dict[str, int]:
+    """Return the columns to show and their widths: a figure is never cut, a column that has no room is left out.
+
+    Args:
+        page_width: Columns of the page.
+        gap: Columns between two columns of the table.
+        rows: Texts of the rows by title.
+        names: Widths of the names; where many more fit without it, a column is left out for them.
+    """
     widths = {
         title: max([len(title), *(cell_len(r.get(title, "")) for r in rows)])
         for title, least_page in _COLUMNS.items()
         if page_width >= least_page
     }
+
+    def room() -> int:
+        return page_width - sum(w + gap for w in widths.values())
+
     for title in _EXPENDABLE:
-        if page_width - sum(w + gap for w in widths.values()) >= _LEAST_NAME:
+        if room() >= _LEAST_NAME:
             break
         widths.pop(title, None)
+    for title in _FOR_A_NAME:
+        fitting = sum(n <= room() for n in names)
+        more = sum(n <= room() + widths.get(title, -gap) + gap for n in names) - fitting
+        if more >= max(1, len(names) / 4):
+            widths.pop(title, None)
     return widths
 
 
@@ -304,24 +327,33 @@ def _operators(page: _Page, d: Diagnosis) -> None:
     sums = [(f"{len(others)} others", others), ("all operators", d.operators)]
     summed = [(title, _sum_cells(rows, d.step.median_s)) for title, rows in sums if rows]
     gap = 2 if page.width >= 100 else 1
-    widths = _widths(page.width, gap, [*cells, *(c for _, c in summed)])
-    name_width = min(_MOST_NAME, page.width - sum(w + gap for w in widths.values()))
+    names = [page.clean(name) for name in distinct_names(shown)]
+    longest = max((cell_len(n) for n in names), default=0)
+    widths = _widths(page.width, gap, [*cells, *(c for _, c in summed)], [cell_len(n) for n in names])
+    room = page.width - sum(w + gap for w in widths.values())
+    width = min(_MOST_NAME, room, max(longest, _LEAST_NAME))
     page.heading("Operators", f"per step, {len(d.operators)} in all; ? not known, ! cannot be true")
-    table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, gap, 0, 0), collapse_padding=True)
-    table.add_column("name", width=name_width, no_wrap=True, overflow="crop")
-    for title, width in widths.items():
-        table.add_column(title, width=width, justify="left" if title in _LEFT else "right", no_wrap=True)
-    names = Counter(row.label for row in d.operators)
-    for row, texts in zip(shown, cells, strict=True):
-        style = _STYLES[row.bound.value]
-        name = page.short(_brief(row, name_width, names[row.label] > 1), name_width)
-        table.add_row(Text(name), *(Text(texts[c], style=style if c == "bound" else "") for c in widths))
-    for title, texts in summed:
-        table.add_row(title, *(Text(texts.get(c, "")) for c in widths), style="dim")
-    if d.operators:
-        page.console.print(table)
-    else:
+    if not d.operators:
         page.wrapped("none were recorded")
+        return
+
+    def line(name: str, texts: dict[str, str], style: str = "", bound: str = "") -> None:
+        out = Text(name + " " * (width - cell_len(name)), style=style)
+        for title, room in widths.items():
+            text = texts.get(title, "")
+            space = " " * (room - cell_len(text))
+            out.append(" " * gap)
+            out.append(text + space if title in _LEFT else space + text, style=bound if title == "bound" else "")
+        page.console.print(out, soft_wrap=True)
+
+    line("name", {title: title for title in widths}, style="bold")
+    for row, name, texts in zip(shown, names, cells, strict=True):
+        if cell_len(name) > width:  # a line of its own: a name that is cut is of no use
+            page.console.print(Text(page.short(name, page.width)), soft_wrap=True)
+            name = ""
+        line(name, texts, bound=_STYLES[row.bound.value])
+    for title, texts in summed:
+        line(title, texts, style="dim")
     if any(isinstance(r.share_of_ceiling, Implausible) for r in d.operators) and page.verbose:
         for row in d.operators:
             if isinstance(row.share_of_ceiling, Implausible):
@@ -337,9 +369,9 @@ def _advice(page: _Page, d: Diagnosis) -> None:
     if not d.advice:
         page.wrapped("no rule found anything worth doing")
     for index, item in enumerate(d.advice[:limit], 1):
-        share = f", {format_ratio(item.gain_s / d.step.median_s)}" if d.step.median_s > 0 else ""
-        gain = f"up to {format_s(item.gain_s)}/step{share}"
-        page.wrapped(f"{page.clean(item.text)} ({gain})", first=f"  {index}. ", lines=0 if page.verbose else 3)
+        share = f" ({format_ratio(item.gain_s / d.step.median_s)})" if d.step.median_s > 0 else ""
+        gain = f"up to {format_s(item.gain_s)}/step{share}:".replace(" ", _GLUE)
+        page.wrapped(f"{gain} {page.clean(item.text)}", first=f"  {index}. ", lines=0 if page.verbose else 4)
         if page.verbose:
             page.wrapped(f"{page.clean(item.evidence)} [{page.clean(item.rule)}]", first="     ", style="dim")
 
@@ -355,7 +387,8 @@ def _findings(page: _Page, d: Diagnosis) -> None:
 
 
 def _receipt(page: _Page, d: Diagnosis) -> None:
-    page.heading("Receipt")
+    rows = receipt_rows(d.receipt, limit=200 if page.verbose else 1000)
+    page.heading("Receipt", "" if page.verbose or not rows else "machine, versions and settings with -v")
     times = chart.used_ceilings(d)
     used = [d.ceilings[i] for i in sorted(times, key=lambda i: -times[i])]
     limit = len(used) if page.verbose else _MOST_CEILINGS
@@ -363,16 +396,23 @@ def _receipt(page: _Page, d: Diagnosis) -> None:
         more = f"; {len(used) - limit} more in --json and the report" if len(used) > limit else ""
         words = "; ".join(ceiling_text(c) for c in used[:limit])
         page.wrapped(page.clean(words + more), first="  judged against: ", rest="    ")
-    rows = receipt_rows(d.receipt, limit=200 if page.verbose else 1000)
     if page.verbose:
         for name, value in rows:
             page.wrapped(page.clean(value), first=f"  {page.short(name, 40)}: ", rest="      ", lines=6)
     elif rows:
         # The peak first, then what is said in one word; the machine's details are for --verbose, the report and --json.
-        rows.sort(key=lambda row: (not row[0].startswith(("peak", "mfu_peak.label")), "." in row[0]))
-        labelled = [(name.removesuffix(".label").replace("_", " "), value) for name, value in rows if value]
-        joined = "; ".join(f"{page.short(name, 40)}: {page.short(value, 160)}" for name, value in labelled)
-        page.wrapped(joined, rest="    ", lines=5)
+        rows.sort(key=lambda row: not row[0].startswith(("peak", "mfu_peak.label")))
+        labelled = [
+            (name.removesuffix(".label").replace("_", " "), value)
+            for name, value in rows
+            if value and ("." not in name or name.endswith(".label"))
+        ]
+        short = [page.clean(f"{n}: {v}").replace(" ", _GLUE) for n, v in labelled if len(n + v) < 40]
+        for name, value in labelled:
+            if len(name + value) >= 40:
+                page.wrapped(page.clean(value), first=f"  {page.short(name, 40)}: ", rest="    ", lines=3)
+        if short:
+            page.wrapped("; ".join(short), rest="    ")
     elif not used:
         page.wrapped("none was kept: no figure here says what it was judged against")
     if not is_known(d.verdict.headroom_s) and not d.ceilings:

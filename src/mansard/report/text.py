@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from mansard.core.units import (
     format_ratio,
     format_s,
 )
-from mansard.diagnose.records import SHARE_KINDS, Diagnosis
+from mansard.diagnose.records import SHARE_KINDS, Diagnosis, OperatorRow
 
 #: Control, invisible, direction-changing, surrogate and private characters: they could hide or reorder what is seen.
 _HIDDEN = frozenset(
@@ -88,6 +89,35 @@ def figure(value: float | Unknown | Implausible | None, write: Any, *, missing: 
     if isinstance(value, Implausible):
         return f"{write(value.value)}!"
     return str(write(value))
+
+
+def distinct_names(rows: Sequence[OperatorRow]) -> list[str]:
+    """Return a name for each row; rows of one name get what tells them apart: result, operands, else a number.
+
+    The result of a compiled operation is behind the arrow of its shapes.
+    """
+    names = [row.label for row in rows]
+    for write in (lambda r: _result(r.shapes), lambda r: r.shapes, lambda r: f"{r.shapes} {r.part}".lstrip()):
+        times = Counter(names)
+        told = [f"{row.label} {write(row)}" if write(row) else row.label for row in rows]
+        again = Counter(told)
+        # A longer name only where it helps: where rows share their name, and no other row has the longer one.
+        names = [
+            new if times[old] > 1 and (again[new] == 1 or old == row.label) else old
+            for row, old, new in zip(rows, names, told, strict=True)
+        ]
+    times, seen = Counter(names), Counter[str]()
+    for i, name in enumerate(names):
+        if times[name] > 1:
+            seen[name] += 1
+            names[i] = f"{name} #{seen[name]}"
+    return names
+
+
+def _result(shapes: str) -> str:
+    """Return the result's shape without its element type: `[64,32]` of `f32[64,16] f32[16,32] -> f32[64,32]`."""
+    _, arrow, result = shapes.rpartition("-> ")
+    return result[result.index("[") :] if arrow and result.count("[") == 1 else ""
 
 
 def intensity(value: float) -> str:

@@ -6,7 +6,7 @@ import math
 
 from mansard.core.units import format_flop_per_s
 from mansard.report.chart import Line, Point, Roofline
-from mansard.report.text import ceiling_value, clean, intensity, shorten
+from mansard.report.text import ceiling_value, clean, distinct_names, intensity, shorten
 
 _BRAILLE = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 _MARKS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -160,9 +160,10 @@ def _framed(canvas: _Canvas, chart: Roofline) -> list[str]:
 
 def _legend(chart: Roofline, named: tuple[Point, ...], width: int, *, ascii_only: bool) -> list[str]:
     """Return which letter is which operator, and what the chart does not show."""
+    names = distinct_names([p.row for p in named])
     words = [
-        f"{mark} {shorten(clean(p.row.name, ascii_only=ascii_only), 26, ellipsis='...')}"
-        for p, mark in zip(named, _MARKS, strict=False)
+        f"{mark} {shorten(clean(name, ascii_only=ascii_only), 38, ellipsis='...')}"
+        for name, mark in zip(names, _MARKS, strict=False)
     ]
     words += ["across: FLOP/byte"]
     if any(p.in_lane for p in named):

@@ -11,8 +11,8 @@ from mansard.diagnose.records import Advice
 from mansard.diagnose.rules import Case
 
 _HOW = {
-    "torch": "Start fewer operations: torch.compile the step, batch small tensors together, use the fused or foreach optimizer.",
-    "jax": "Start fewer computations: put the whole loop body under one jax.jit, and inner loops into lax.scan or lax.fori_loop.",
+    "torch": "Start fewer operations: torch.compile the step, batch small tensors together, use the foreach or fused optimizer.",
+    "jax": "Start fewer computations: put the whole step under one jax.jit, and inner loops into lax.scan or lax.fori_loop.",
 }
 _INSIDE = (
     "Give the compiled program larger operations: a larger batch, or more work in each pass of its loop (unroll=)."

@@ -6,6 +6,13 @@ from mansard.core.units import format_ratio, format_s
 from mansard.diagnose.records import Advice
 from mansard.diagnose.rules import Case
 
+_HOW = {
+    "torch": "Move Python work out of the step (logging, .item(), conversions), or run it beside the step: data preparation in "
+    "DataLoader workers, results read a step later.",
+    "jax": "Move Python work out of the step (logging, float(loss), NumPy), or run it beside the step: launches return at once, "
+    "so prepare the next batch in a prefetch thread and read results a step later.",
+}
+
 
 def host_python(case: Case) -> Advice | None:
     """Advise where the time between operations is the program's own code."""
@@ -15,7 +22,7 @@ def host_python(case: Case) -> Advice | None:
     return Advice(
         rule="host_python",
         gain_s=python,
-        text="Move Python work out of the step (logging, conversions, waiting, data preparation), or run it beside the step.",
+        text=_HOW.get(case.trace.framework, "Move Python work out of the step, or run it beside the step."),
         evidence=f"for {format_s(python)} of a step ({format_ratio(python / case.account.step_s)}) no operation runs "
         "and none is being dispatched",
     )

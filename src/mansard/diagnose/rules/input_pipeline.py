@@ -6,6 +6,13 @@ from mansard.core.units import format_ratio, format_s
 from mansard.diagnose.records import Advice
 from mansard.diagnose.rules import Case
 
+_HOW = {
+    "torch": "Load data beside the step: DataLoader(num_workers=..., persistent_workers=True, prefetch_factor=...), or do the "
+    "preparation once, ahead of training.",
+    "jax": "Load data beside the step: a prefetch thread, or worker processes (Grain, tf.data with prefetch), or do the "
+    "preparation once, ahead of training.",
+}
+
 
 def input_pipeline(case: Case) -> Advice | None:
     """Advise on the input pipeline where the step waits for data."""
@@ -15,7 +22,7 @@ def input_pipeline(case: Case) -> Advice | None:
     return Advice(
         rule="input_pipeline",
         gain_s=wait,
-        text="Load data beside the step: worker processes and prefetching, or do the preparation once, ahead of training.",
+        text=_HOW.get(case.trace.framework, "Load data beside the step, or prepare it once, ahead of training."),
         evidence=f"the step waits {format_s(wait)} ({format_ratio(wait / case.account.step_s)}) for its next batch",
     )
 

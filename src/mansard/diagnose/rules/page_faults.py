@@ -8,6 +8,11 @@ from mansard.diagnose.judge_operators import fresh_bytes
 from mansard.diagnose.records import Advice
 from mansard.diagnose.rules import Case
 
+_HOW = {
+    "torch": "Reuse memory for large results: in-place operations or out= buffers",
+    "jax": "Reuse memory for large results: jax.jit(..., donate_argnums=...) lets them take the place of arguments",
+}
+
 
 def page_faults(case: Case) -> Advice | None:
     """Advise where page faults on new results take the time of memory-bound operations."""
@@ -20,8 +25,8 @@ def page_faults(case: Case) -> Advice | None:
     return Advice(
         rule="page_faults",
         gain_s=gain,
-        text="Reuse memory for large results: in-place operations or out= buffers (torch), donated buffers (jax), a caching "
-        "allocator, or huge pages (GLIBC_TUNABLES=glibc.malloc.hugetlb=1).",
+        text=f"{_HOW.get(case.trace.framework, 'Reuse memory for large results')}; or keep freed memory with a caching "
+        "allocator or huge pages (GLIBC_TUNABLES=glibc.malloc.hugetlb=1).",
         evidence=f"page faults map {format_bytes(case.memory.faulted_bytes_per_step)} a step for "
         f"{format_bytes(case.memory.fresh_bytes_per_step)} of new results; these operations take {format_s(time_s)}",
     )

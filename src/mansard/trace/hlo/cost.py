@@ -133,7 +133,7 @@ class ModuleCosts:
         where = self.module.location(telling) or self.module.location(instruction)
         return InstructionCost(
             name=instruction.name,
-            label=label_of(telling, instruction),
+            label=label_of(telling, instruction, contained),
             category=category_of(instruction, contained),
             part=part_of(instruction, contained, self.module, training=self.training, again=self._again),
             demand=demand,

@@ -92,8 +92,11 @@ def category_of(instruction: Instruction, contained: Iterable[Instruction]) -> s
     return "elementwise"
 
 
-def label_of(telling: Instruction, instruction: Instruction) -> str:
-    """Return the name of the primitive behind an operation; the instruction's own name without its number if not recorded."""
+def label_of(telling: Instruction, instruction: Instruction, contained: Iterable[Instruction] = ()) -> str:
+    """Return the name of the primitive behind an operation.
+
+    Where none is recorded it is what a fusion does (its own name says nothing), else the instruction's name without its number.
+    """
     matrix = {"dot": "dot_general", "convolution": "conv_general_dilated"}.get(telling.opcode)
     if matrix:
         return matrix
@@ -101,7 +104,11 @@ def label_of(telling: Instruction, instruction: Instruction) -> str:
         return instruction.target
     # Without a slash it is the name of an argument, not of an operation.
     _, slash, last = telling.op_name.split(";")[0].rpartition("/")
-    return (last if slash else "") or re.sub(r"(\.\d+|\.clone)+$", "", instruction.name)
+    named = last if slash else ""
+    if not named and instruction.opcode == "fusion":
+        does = dict.fromkeys(i.opcode for i in contained if i.opcode != "fusion" and not is_free(i))
+        named = "+".join([*does][:3]) + ("+..." if len(does) > 3 else "")
+    return named or re.sub(r"(\.\d+|\.clone)+$", "", instruction.name)
 
 
 def _random(contained: Iterable[Instruction]) -> bool:
