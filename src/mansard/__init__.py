@@ -5,6 +5,7 @@ The library mirrors the command line; each call returns records and prints nothi
 - `mansard.measure()`: what this machine can do, as `Ceilings`;
 - `mansard.estimate("llama-3.1-8b", on="h100-sxm", context=4096)`: what a model must consume;
 - `mansard.open_trace("profile.sqlite")`: a recorded profile as a `Timeline`;
+- `mansard.diagnose("profile.sqlite")`: the bottleneck of each device of a profile;
 - `mansard.hardware.match("NVIDIA H200")`: which product a name is.
 """
 
@@ -17,6 +18,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from mansard import hardware as hardware
+    from mansard.diagnose import diagnose as diagnose
     from mansard.measure import measure as measure
     from mansard.predict.library import estimate as estimate
     from mansard.trace.open import open_trace as open_trace
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 #: Public name -> module that has it; None is a room of its own, some of which can be called.
 _PUBLIC: dict[str, str | None] = {
     "measure": None,
+    "diagnose": None,
     "hardware": None,
     "estimate": "mansard.predict.library",
     "open_trace": "mansard.trace.open",

@@ -20,6 +20,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "estimate": ("mansard.cli.estimate", "What a model must consume on a machine: FLOP, bytes, time bound, memory."),
     "flops": ("mansard.cli.flops", "FLOP of one operation or block from its dimensions."),
     "trace": ("mansard.cli.trace", "Facts from a recorded profile: busy, idle, regions, kernels, MFU."),
+    "diagnose": ("mansard.cli.diagnose", "Name the bottleneck of a recorded profile, and what to change first."),
     "report": ("mansard.cli.report", "Turn results into one self-contained HTML page."),
 }
 

@@ -362,6 +362,7 @@ def intensity(
     peak: Ceiling | Unknown,
     bandwidth: Ceiling | Unknown,
     findings: Sequence[Finding] = (),
+    rows: npt.NDArray[np.bool_] | None = None,
 ) -> Intensity:
     """Return the intensity of one device's work in a profile, or in a window of it.
 
@@ -372,12 +373,15 @@ def intensity(
         moved_bytes: Bytes between that device and its main memory [B].
         peak, bandwidth: Its ceilings.
         findings: Kept.
+        rows: Which kernels FLOP and bytes are of, as a mask of the kernel table; None takes all of the device.
 
     Raises:
         UndecidedError: The device ran no kernel.
     """
-    table = timeline.of(Kind.KERNEL, Kind.GRAPH)
+    table = timeline.of(Kind.KERNEL) if rows is not None else timeline.of(Kind.KERNEL, Kind.GRAPH)
     mask = table.device == device
+    if rows is not None:
+        mask &= rows
     union = merge(table.start_ns[mask], table.end_ns[mask]).length_ns / 1e9
     if union <= 0:
         raise UndecidedError(
