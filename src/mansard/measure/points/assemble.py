@@ -86,6 +86,7 @@ def result_of(
         return unmeasured(taken.point, State.FAILED, "no sample was taken")
     e = evidence_of(taken, ceilings, levels)
     facts, findings = audit(e)
+    facts["benchmark"] = {**facts["benchmark"], **e.finished.get("facts_after", {})}
     judged = judge_point(e, findings)
     findings = (*findings, *judged.findings)
     if taken.in_one_go:

@@ -264,16 +264,8 @@ class ManyPoints(Protocol):
 class NeedsFlags(Protocol):
     """A benchmark whose runtime must be started in a certain way, such as with several local devices."""
 
-    def flags(self, params: Params) -> Mapping[str, str]:
+    def flags(self, params: Params, impl: str) -> Mapping[str, str]:
         """Return the environment variables a point needs before its runtime starts; `XLA_FLAGS` is added to."""
-
-
-@runtime_checkable
-class Expands(Protocol):
-    """A benchmark of which one entry stands for several points, such as all pairs of devices."""
-
-    def expand(self, params: Params, where: Where) -> Sequence[Params]:
-        """Return the parameters of each point; one of them where nothing is to be expanded."""
 
 
 @runtime_checkable

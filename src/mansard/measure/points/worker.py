@@ -212,9 +212,13 @@ class Server:
         held = self._held.pop(key)
         prepared = held.prepared
         try:
+            after = dict(prepared.facts_after()) if prepared.facts_after is not None else {}
             operands = [operand_facts(o) for o in prepared.operands()] if prepared.operands is not None else None
             lag = unwaited_s(prepared) if sync else None
-            return {"check": _check(prepared.verify()), "operands": operands, "unwaited": lag}
+            return {
+                "check": _check(prepared.verify()), "operands": operands, "unwaited": lag,
+                "facts_after": to_jsonable(after),
+            }  # fmt: skip
         finally:
             if prepared.close is not None:
                 prepared.close()

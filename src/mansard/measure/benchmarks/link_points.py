@@ -1,0 +1,63 @@
+"""What collectives, messages and host transfers have in common: the link, the devices made out of one CPU, the words."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+from mansard.measure.points.benchmark import Where
+
+RANKS_VARIABLE = "MANSARD_RANKS"  # points of different numbers of ranks go to different processes
+MOST_RANKS = 32
+MOST_LOCAL = 256
+LOCAL_DEVICES = "local_devices"
+LOOPBACK = "loopback"
+HOST_MEMORY = "host_memory"
+
+
+def local_devices() -> int:
+    """Return how many devices are made out of this host's CPUs by default: one for each, and at least 2."""
+    return max(2, len(os.sched_getaffinity(0)))
+
+
+def link_of(where: Where, impl: str) -> str:
+    """Return the name of the link between devices, as the catalogue has it."""
+    if where.platform == "cpu":
+        return LOOPBACK if impl == "torch" else LOCAL_DEVICES
+    return catalogue_link(where.device_name, "peer") or ("ici" if where.platform == "tpu" else "peer")
+
+
+def host_link_of(where: Where) -> str:
+    """Return the name of the link between a device and the host."""
+    if where.platform == "cpu":
+        return HOST_MEMORY
+    return catalogue_link(where.device_name, "host") or "host"
+
+
+@functools.cache
+def catalogue_link(device_name: str, role: str) -> str:
+    """Return the name of a link of a device that is matched exactly; nothing where it is not, or has none.
+
+    >>> catalogue_link("NVIDIA H200", "peer"), catalogue_link("NVIDIA H200", "host"), catalogue_link("nobody's", "peer")
+    ('nvlink', 'pcie', '')
+    """
+    from mansard.hardware import match
+
+    sku = match(device_name).sku if device_name else None
+    return next((link.name for link in sku.links if link.role == role), "") if sku is not None else ""
+
+
+def host_facts(where: Where, backend: str, devices: int) -> dict[str, Any]:
+    """Return what a reader must know of devices that are made out of one CPU; nothing on an accelerator."""
+    if where.platform != "cpu":
+        return {"device_name": where.device_name}
+    cores = len(where.cpus) or local_devices()
+    if backend == "torch":
+        means = f"{devices} processes of this host on {cores} cores, joined by gloo over the loopback: not a network"
+    else:
+        means = f"{devices} local devices on {cores} cores: a meeting of threads inside one memory, not a network"
+    found: dict[str, Any] = {"measures": means}
+    if devices > cores:
+        found["oversubscribed"] = f"{devices} on {cores} cores: the time is that of taking turns"
+    return found

@@ -1,0 +1,1 @@
+"""What the benchmarks of collectives and transfers are made of: meshes, shapes, references, processes, pointers."""
