@@ -1,9 +1,5 @@
 """Configuration files of microbenchmarks: strict YAML, sweeps, presets, and the plan that comes of them."""
 
-from mansard.measure.config.cost import Expected as Expected
-from mansard.measure.config.cost import expected_time as expected_time
-from mansard.measure.config.cost import fitted as fitted
-from mansard.measure.config.cost import total_s as total_s
 from mansard.measure.config.plan import Plan as Plan
 from mansard.measure.config.plan import WaivedPoint as WaivedPoint
 from mansard.measure.config.plan import load_plan as load_plan

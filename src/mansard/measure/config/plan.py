@@ -68,15 +68,6 @@ class Plan:
         """How many points the configuration has, waived ones counted."""
         return len(self.points) + len(self.waived)
 
-    def waiving(self, reasons: Mapping[str, Waived]) -> Plan:
-        """Return the plan with the points of these names waived as well."""
-        if not reasons:
-            return self
-        more = tuple(WaivedPoint(point=p, waived=reasons[p.name]) for p in self.points if p.name in reasons)
-        return replace(
-            self, points=tuple(p for p in self.points if p.name not in reasons), waived=(*self.waived, *more)
-        )
-
 
 def load_plan(path: str | Path, *, overrides: Mapping[str, Any] | None = None, where: Machine = None) -> Plan:
     """Return the plan of a configuration file.

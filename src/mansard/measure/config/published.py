@@ -95,6 +95,7 @@ WITHOUT_EFFECT: dict[str, str] = {
     "tune_pallas_only": "block sizes are not searched",
     "seed": "the data have a fixed seed, which is in the result",
     "op_dimension": "it only names the number of mesh axes that take part; the sharding strategy decides",
+    "reduce_op": "this operation reduces nothing",
     "tp": "the layer is measured whole on one device; its widths are not divided",
     "etp": "the layer is measured whole on one device; the experts' widths are not divided",
     "cp": "`mslen` is taken as it is written",

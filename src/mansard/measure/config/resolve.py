@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mansard.core.errors import UsageError
 from mansard.measure.config.common import COMMON_NAMES, IMPL, TIMING, coerced, default_of
 from mansard.measure.config.flags import Environment, flags_for, merged
 from mansard.measure.config.names import filled, find_benchmark, known_words, meaning_of, point_name
@@ -261,7 +262,12 @@ def _add(
 ) -> None:  # fmt: skip
     backend = benchmark.implementations[impl]
     found = around.where(backend) if around.where is not None else None
-    needed = benchmark.flags(params, impl) if isinstance(benchmark, NeedsFlags) else {}
+    try:
+        needed = benchmark.flags(params, impl) if isinstance(benchmark, NeedsFlags) else {}
+        waived = benchmark.waived(params, impl, found) if isinstance(found, Where) else found
+    except UsageError as error:
+        # A benchmark knows what its parameters mean together; where they stand is known here.
+        raise config_error(place, f"{entry.name}: {error.message}", hint=error.hint) from error
     names = (entry.name, canonical(entry.name), benchmark.name, *benchmark.aliases)
     point = Point(
         benchmark=benchmark.name,
@@ -272,7 +278,6 @@ def _add(
         origin=str(place),
         flags=merged(flags_for(names, around.flags), needed, entry.env),
     )
-    waived = benchmark.waived(params, impl, found) if isinstance(found, Where) else found
     outcome.points.append((point, waived))
 
 
