@@ -250,11 +250,4 @@ def _numpy(p: Product, seed: int) -> Prepared:
 
 def numpy_operands(held: Mapping[str, Array], out: Array) -> Sequence[Operand]:
     """Return arrays of numpy for the audit."""
-    rows = [(key, "input", x) for key, x in held.items()] + [("result", "output", out)]
-    return [
-        Operand(
-            name=name, role=role, bytes=float(x.nbytes), address=int(x.ctypes.data),
-            values=x.reshape(-1)[:: max(1, x.size // 1009)],
-        )
-        for name, role, x in rows
-    ]  # fmt: skip
+    return [*(inputs.operand(x, key, "input") for key, x in held.items()), inputs.operand(out, "result", "output")]

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from mansard.core.dtypes import short_dtype
 from mansard.core.errors import UsageError
-from mansard.measure.points.benchmark import Check
+from mansard.measure.points.benchmark import Check, Operand
 
 DATA_KIND = "random normal"
 DATA_KIND_INTEGER = "random whole numbers from -64 to 63"
@@ -166,6 +166,12 @@ def checked(got: Any, want: Any, *, dtype: str, against: str, products: int | No
         unit = float(np.sqrt(np.mean(w * w))) if w.size else 0.0
         ratio = wrong / (PRODUCT_TOLERANCE[short] * max(unit, np.finfo(np.float64).tiny))
     return Check(error_ratio=float(ratio.max(initial=0.0)), against=against)
+
+
+def operand(x: npt.NDArray[Any], name: str, role: str) -> Operand:
+    """Return an array of numpy for the audit: about a thousand of its elements, and its address."""
+    part = x.reshape(-1)[:: max(1, x.size // 1009)]
+    return Operand(name=name, role=role, bytes=float(x.nbytes), values=part, address=int(x.ctypes.data))
 
 
 def least_precise(*dtypes: str) -> str:
