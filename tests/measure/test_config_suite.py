@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,11 @@ from mansard.measure.config.names import all_names, find_benchmark, meaning_of
 from mansard.measure.config.presets import PRESETS
 from mansard.measure.config.published import ALSO_CALLED, PUBLISHED, SPELLED, WITHOUT_EFFECT, canonical
 from mansard.measure.config.yamlfile import Place, read_yaml
-from mansard.measure.points.registry import all_benchmarks
+from mansard.measure.points.benchmark import Where
+from mansard.measure.points.registry import all_benchmarks, benchmark_named
+
+#: What a waived point can lack.
+MISSING = ("device", "memory", "time", "backend", "dtype", "implementation")
 
 #: The suite's own files in short, for where the copies are absent: one entry of every shape they have.
 SHAPES = {
@@ -249,3 +254,40 @@ def test_the_schema_refuses_what_the_reader_refuses(document: dict[str, Any], va
 def test_the_schema_names_every_benchmark(validator: Any) -> None:
     entry = validator.schema["properties"]["benchmarks"]["items"]["else"]["allOf"][0]
     assert set(all_names()) <= set(entry["properties"]["name"]["enum"])
+
+
+# What this project has no benchmark for is waived by name; the rest runs, or a device, memory or type is missing.
+
+
+def test_every_point_of_the_suites_files_runs_or_is_waived_with_what_is_missing(shared: Path) -> None:
+    here = {
+        backend: Where(backend=backend, platform="cpu", threads=2, cpus=(0, 1), memory_bytes=8e9)
+        for backend in ("jax", "torch", "numpy", "native")
+    }
+    for path in suite_files(shared):
+        plan = load_plan(path, where=here)
+        for item in plan.waived:
+            assert item.waived.missing in MISSING, (path.name, item.point.name)
+            assert item.waived.reason, (path.name, item.point.name)
+        for point in plan.points:
+            work = benchmark_named(point.benchmark).work(point.params, here[point.backend])
+            assert 0 < float(work.demand.working_set) <= 8e9, (path.name, point.name)
+
+
+def test_the_short_sample_has_four_points_in_cache(tmp_path: Path) -> None:
+    path = tmp_path / "short.yaml"
+    path.write_text(
+        "global: {system: ironwood, warmup_tries: 2, num_runs: 5, dtype: bfloat16, xprof_timing: true}\n"
+        "benchmarks:\n  - name: hbm_bandwidth\n    sweep:\n"
+        "      size: {start: 1024, end: 8192, multiplier: 2}\n"
+    )
+    where = Where(backend="native", platform="cpu", threads=2, memory_bytes=8e9)
+    plan = load_plan(path, where=lambda backend: replace(where, backend=backend))
+    assert [p.params["size"] for p in plan.points] == [1024, 2048, 4096, 8192]
+    for point in plan.points:
+        work = benchmark_named(point.benchmark).work(point.params, replace(where, backend=point.backend))
+        # A copy reads and writes 2-byte elements: 4 bytes for each, 32 KiB at most.
+        assert float(work.demand.bytes) == 4 * point.params["size"]
+        assert point.params["dtype"] == "bf16"
+        assert (point.params["num_runs"], point.params["warmup_tries"]) == (5, 2)
+    assert any("xprof_timing is accepted" in note for note in plan.notes)

@@ -129,7 +129,10 @@ class Collective:
         if self.name == "broadcast" and backend == "jax" and where.platform == "cpu":
             text = "XLA has no broadcast between CPU devices; --impl torch has one"
             return Waived(reason=text, missing="implementation")
-        shapes = self.shapes(params, mesh)
+        try:
+            shapes = self.shapes(params, mesh)
+        except UsageError as error:  # one size of a sweep; the others of it can run
+            return Waived(reason=error.message, missing="device")
         held = COPIES * (shapes.local_bytes + shapes.result_bytes) * (mesh.devices if where.platform == "cpu" else 1)
         return missing_memory(
             held, f"{self.name} with matrix_dim {params['matrix_dim']} on {mesh.devices} devices", where
