@@ -7,7 +7,7 @@ import resource
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mansard.core.dtypes import dtype_bytes
+from mansard.core.dtypes import DTYPE_BYTES, dtype_bytes
 from mansard.core.units import format_binary_bytes, format_bytes, format_flop, format_ratio, format_s
 from mansard.core.unknown import Unknown
 from mansard.measure.points.evidence import Evidence
@@ -16,7 +16,9 @@ from mansard.measure.points.result import Finding
 FLOP_TOLERANCE = 0.05
 BYTES_TOLERANCE = 0.05
 EXTRA_TRAFFIC = 1.10  # more than this over the compulsory bytes is said
-CONSTANT_SHARE = 0.5  # of the read bytes that a constant inside the program may hold
+CONSTANT_SHARE = 0.25  # of the read bytes that a constant inside the program may hold
+CONSTANT_BYTES = 65536.0  # smaller ones are tables
+HUGE_PAGE_BYTES = 2.0**21
 ZERO_SHARE = 0.99
 DENORMAL_SHARE = 0.01
 CACHES_BELOW = 4.0  # a working set of at least this many last-level caches is hardly found in them
@@ -72,7 +74,9 @@ def _result(e: Evidence, facts: Facts) -> Iterator[Finding]:
         ratio = check["error_ratio"]
         facts[f"result_{when}"] = {"error_ratio": ratio, "against": check["against"]}
         if ratio is None:
-            text = f"the result {when} the samples is not finite (compared with {check['against']})"
+            text = (
+                f"the result {when} the samples is not finite, or of another shape (compared with {check['against']})"
+            )
             yield Finding(code="not_finite", text=text, fatal=True)
         elif ratio > 1.0:
             text = f"the result {when} the samples is {ratio:.3g} times its tolerance away from {check['against']}"
@@ -143,7 +147,9 @@ def _constants(e: Evidence, _facts: Facts) -> Iterator[Finding]:
     elif count.get("parameters") == 0:
         text = "the compiled program takes no arguments: its inputs became constants"
         yield Finding(code="constant_inputs", text=text, fatal=True)
-    elif float(count.get("constant_bytes") or 0.0) > CONSTANT_SHARE * max(1.0, float(e.work.demand.read_bytes)):
+    elif float(count.get("constant_bytes") or 0.0) > max(
+        CONSTANT_BYTES, CONSTANT_SHARE * float(e.work.demand.read_bytes)
+    ):
         text = f"the compiled program holds a constant of {format_bytes(float(count['constant_bytes']))}"
         yield Finding(code="constant_inputs", text=text + ", as large as its inputs", fatal=True)
 
@@ -204,11 +210,13 @@ def _peak(e: Evidence, facts: Facts) -> Iterator[Finding]:
         held = ", ".join(f"{d} into {a}" for d, a in sorted(kinds))
         text = f"is judged against the {dtype} into {accumulate} peak, and its work is {held}"
         yield Finding(code="peak_mismatch", text=text, fatal=True)
-    read = [d for d in _count(e).get("dtypes", ()) if d]
+    executed = e.prepared.get("facts", {}).get("computed_in")
+    read = [d for d in _count(e).get("dtypes", ()) if d] or ([str(executed)] if executed else [])
     if not read or dtype in read:
         return
     text = f"is called {dtype}, and the compiled program multiplies {', '.join(read)}"
-    narrower = min(dtype_bytes(d) for d in read) < dtype_bytes(dtype)
+    sizes = [DTYPE_BYTES[d] for d in read if d in DTYPE_BYTES]
+    narrower = bool(sizes) and min(sizes) < dtype_bytes(dtype)
     yield Finding(code="narrower_dtype" if narrower else "wider_dtype", text=text, fatal=narrower)
 
 
@@ -267,10 +275,12 @@ def _faults(e: Evidence, facts: Facts) -> Iterator[Finding]:
     facts["output_is_fresh"] = fresh
     if not faults or not calls:
         return
-    touched = faults * float(resource.getpagesize()) / calls
-    written = float(e.work.demand.write_bytes)
-    if written >= 2.0**20 and touched >= FAULT_SHARE * written:
-        text = f"{faults / calls:.0f} page faults per call: it writes into new memory, and the kernel's work is in the time"
+    per_call, written = faults / calls, float(e.work.demand.write_bytes)
+    # One fault may bring in a huge page, and nothing tells which did: memory that is kept faults hardly at all.
+    small = per_call * float(resource.getpagesize()) >= FAULT_SHARE * written
+    huge = per_call >= max(2.0, FAULT_SHARE * written / HUGE_PAGE_BYTES)
+    if written >= 2.0**20 and (small or huge):
+        text = f"{per_call:.0f} page faults per call: it writes into new memory, and the kernel's work is in the time"
         yield Finding(code="page_faults", text=text)
 
 

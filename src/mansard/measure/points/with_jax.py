@@ -31,6 +31,9 @@ _CONSTANT = re.compile(r" = ([a-z][a-z0-9]*)\[([\d,]*)\]\S* constant\(")
 _DEFINED = re.compile(r"(%[\w.-]+) = ([a-z][a-z0-9]*)\[")
 _MATRIX = re.compile(r" (?:dot|convolution)\(([^)]*)\)")
 _HLO_NAMES = {"f8e4m3fnuz": "f8_e4m3", "f8e5m2fnuz": "f8_e5m2", "f8e4m3b11fnuz": "f8_e4m3"}  # beyond core.dtypes
+_ENTRY = re.compile(r"^ENTRY .*?^}", re.MULTILINE | re.DOTALL)
+_PARAMETER = re.compile(r" parameter\(\d+\)")
+_CONSTANT = re.compile(r"= (\w+)\[([\d,]+)\]\S* constant\(")
 _TRIVIAL = frozenset(("parameter", "tuple", "get-tuple-element", "constant", "bitcast"))
 
 
