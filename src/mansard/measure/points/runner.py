@@ -128,6 +128,7 @@ class Setting:
         finish: Makes the result of a measured point.
         keep: Is given every result as soon as it is there.
         progress: Is told the share done and what is measured.
+        command: What starts a worker; None takes the worker module.
     """
 
     effort: Effort
@@ -138,6 +139,7 @@ class Setting:
     ceilings: Ceilings | None = None
     budget_s: float | None = None
     progress: Progress = lambda _share, _text: None
+    command: tuple[str, ...] | None = None
 
 
 def key_of(point: Point) -> str:
@@ -217,7 +219,7 @@ class Runner:
             groups.setdefault((point.backend, tuple(sorted(point.flags.items()))), []).append(state)
         for (backend, flags), states in groups.items():
             try:
-                with Worker(self._set.cpus, dict(flags)) as worker:
+                with Worker(self._set.cpus, dict(flags), self._set.command) as worker:
                     where = self._open(worker, backend, with_floor=False)
             except (WorkerLostError, OrderFailedError) as error:
                 found.update({key_of(s.point): (f"failed: {backend} did not start: {error}", None) for s in states})
@@ -255,7 +257,7 @@ class Runner:
     def _group(self, backend: str, flags: Mapping[str, str], states: list[Taken]) -> None:
         """Measure the points of one backend and flag set."""
         try:
-            with Worker(self._set.cpus, flags) as worker:
+            with Worker(self._set.cpus, flags, self._set.command) as worker:
                 where = self._open(worker, backend, with_floor=False)
         except (WorkerLostError, OrderFailedError) as error:
             for state in states:
@@ -361,7 +363,7 @@ class Runner:
         while left:
             current: list[Taken] = []
             try:
-                with Worker(self._set.cpus, flags) as worker:
+                with Worker(self._set.cpus, flags, self._set.command) as worker:
                     self._open(worker, backend)
                     self._windows(worker, left, current, number)
                 return
