@@ -35,6 +35,7 @@ class Scaled:
         Parameter(name="alpha", kind="float", default=1.0),
         Parameter(name="causal", kind="bool", default=False),
         Parameter(name="seq_len", kind="int", default=64),
+        Parameter(name="kv_seq_len", kind="int", default=0),
         Parameter(name="mesh_shape", kind="str", default=None),
     )
 
@@ -104,6 +105,13 @@ def test_the_entry_is_above_the_preset_and_the_preset_says_what_it_gives(tmp_pat
     plan = planned(tmp_path, "benchmarks:\n- {name: scaled, n: 1, seq_len: 3, model: LLM-200B}\n")
     assert plan.points[0].params["seq_len"] == 3
     assert "model LLM-200B of scaled gives seq_len=16384" in plan.notes[0]
+
+
+def test_a_field_under_another_name_gives_way_to_the_field_itself(tmp_path: Path) -> None:
+    # The preset's seq_len must not come back as kv_seq_len where the entry has another seq_len.
+    plan = planned(tmp_path, "benchmarks:\n- {name: scaled, n: 1, seq_len: 3, model: LLM-200B}\n")
+    assert plan.points[0].params["kv_seq_len"] == 0
+    assert "not its parameters: layers, " in plan.notes[0]
 
 
 def test_a_config_json_gives_what_it_says_and_nothing_else(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def command(
 
     \b
       mansard measure
-      mansard measure --run gemm --m 4096 --n 4096 --k 4096 --dtype f32 --impl numpy,jax
+      mansard measure --run gemm_generalized --m 4096 --n 4096 --k 4096 --in-dtype f32 --out-dtype f32 --impl numpy,jax
       mansard measure sweep.yaml --dry-run
       mansard measure sweep.yaml -o results --resume
       mansard measure --only memory --threads 1

@@ -236,6 +236,8 @@ def _system(name: Any, platform: str | None, notes: Notes) -> str | None:
         return None
     if platform == "cpu" and not found.sku.kind.startswith("cpu"):
         notes.add(f"system {name!r} is {found.sku.name}; this runs on a CPU, so none of its peaks is used")
+    elif platform is None:
+        notes.add(f"system {name!r} is {found.sku.name}; its peaks count for points on such a device alone")
     return found.sku.slug
 
 

@@ -94,7 +94,7 @@ WITHOUT_EFFECT: dict[str, str] = {
     "num_samples": "block sizes are not searched; it is the number of configurations that the suite's search tries",
     "tune_pallas_only": "block sizes are not searched",
     "seed": "the data have a fixed seed, which is in the result",
-    "op_dimension": "it only names the number of mesh axes that take part; the sharding strategy decides",
+    "op_dimension": "it is a label of the row; the sharding strategy decides which devices take part",
     "reduce_op": "this operation reduces nothing",
     "tp": "the layer is measured whole on one device; its widths are not divided",
     "etp": "the layer is measured whole on one device; the experts' widths are not divided",

@@ -140,6 +140,7 @@ def _layers(
     for word, (values, place) in around.overrides.items():
         meaning = meaning_of(word, benchmark, entry.name)
         if meaning is None or meaning.parameter is None:
+            notes.add(f"--{word} is no parameter of {entry.name}, whose points stay as they are written")
             continue
         name = meaning.parameter.name
         fixed.pop(name, None)
@@ -187,14 +188,21 @@ def _add_preset(
     if entry.model is None:
         return
     name, place = entry.model
-    taken: list[str] = []
+    own = {word for p in benchmark.parameters for word in (p.name, *p.aliases)}
+    taken: dict[str, str] = {}
     for parameter in benchmark.parameters:
-        word = next((w for w in (parameter.name, *parameter.aliases) if w in dimensions), None)
-        if word is not None:
-            value, source = dimensions[word]
+        for word in (parameter.name, *parameter.aliases):
+            value, source = dimensions.get(word, (None, ""))
+            # Another word for a field counts only where the field itself is none: kv_seq_len follows seq_len.
+            if value is None or (source != word and source in own):
+                continue
             fixed[parameter.name] = (value, place)
-            taken.append(f"{parameter.name}={value}" + (f" ({source})" if source != parameter.name else ""))
-    said = "gives " + ", ".join(taken) if taken else "names none of its parameters; nothing is taken from it"
+            taken[source] = f"{parameter.name}={value}" + (f" ({source})" if source != parameter.name else "")
+            break
+    left = [source for source in dict.fromkeys(s for _, s in dimensions.values()) if source not in taken]
+    said = "gives " + ", ".join(taken.values()) if taken else "names none of its parameters; nothing is taken from it"
+    if taken and left:
+        said += f"; not its parameters: {', '.join(left)}"
     notes.add(f"model {name} of {entry.name} {said}", place)
 
 
