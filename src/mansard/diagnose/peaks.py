@@ -10,9 +10,10 @@ from typing import Any
 from mansard.core.ceilings import Area, Ceiling, Ceilings, Kind, Resource
 from mansard.core.unknown import Unknown
 from mansard.hardware import Match, ceilings, load, match
-from mansard.trace.timeline import Device
+from mansard.trace.timeline import Device, Timeline
 
 GIVEN = "given on the command line"
+SAME_CLOCK = 1.02  # peaks of one report that differ by less are one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +111,46 @@ def memory_bandwidth(chip: Chip, *, given_bytes_per_s: float | None) -> Ceiling 
     if outer is None:
         return Unknown("the product has no memory on record", ("--bandwidth",))
     return chip.ceilings.bandwidth(outer.level, scope="device")
+
+
+def report_peaks(timeline: Timeline, dtype: str | None) -> tuple[Ceiling | Unknown, Ceiling | Unknown] | None:
+    """Return the compute peak and the bandwidth at the clocks of an Nsight Compute report; None for other profiles.
+
+    Args:
+        timeline: A report opened as a profile.
+        dtype: Element type of the scalar work; None takes f32, the one that the report always counts.
+    """
+    report = timeline.extras.get("report")
+    if timeline.format != "ncu" or report is None or not report.kernels:
+        return None
+    kernels = [k.measured for k in report.kernels]
+    source = "Nsight Compute: sustained peak per cycle x the clock of the measurement"
+
+    def one(values: Sequence[float | Unknown], resource: Resource, unit: str) -> Ceiling | Unknown:
+        lost = next((v for v in values if isinstance(v, Unknown)), None)
+        if lost is not None:
+            return lost
+        known = [float(v) for v in values if not isinstance(v, Unknown)]
+        if max(known) > SAME_CLOCK * min(known):
+            return Unknown(
+                "the clocks differ from kernel to kernel", ("--peak and --bandwidth", "a report with locked clocks")
+            )
+        return Ceiling(
+            resource=resource,
+            value=sum(known) / len(known),
+            unit=unit,
+            kind=Kind.DERIVED,
+            scope="device",
+            source=source,
+        )
+
+    kind = dtype or "f32"
+    compute = Resource(area=Area.COMPUTE, dtype=kind, engine="vector")
+    absent = Unknown(f"the report has no peak of {kind}", ("--peak",))
+    return (
+        one([k.peak_flop_per_s.get(kind, absent) for k in kernels], compute, "FLOP/s"),
+        one([k.peak_dram_bytes_per_s for k in kernels], Resource(area=Area.MEMORY, level="hbm"), "B/s"),
+    )
 
 
 def receipt(ceiling: Ceiling | Unknown) -> dict[str, Any]:

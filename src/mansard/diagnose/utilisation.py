@@ -1,30 +1,31 @@
-"""MFU of a region of a profile and intensity of a window: the profile says when, the caller what, the hardware how fast.
+"""MFU of a region of a profile: the profile says when, the caller or its records what, the hardware how fast.
 
-Nothing is filled in: no FLOP, no MFU; no bytes, no class; no exact chip and no given peak, no ratio.
+Nothing is filled in: no FLOP, no MFU; no exact chip and no given peak, no ratio; FLOP and time of different scope, no ratio.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from mansard.core.bound import BOUND_SHARE, Bound, judge, least_time
-from mansard.core.ceilings import Ceiling, Ceilings, MemoryLevel
-from mansard.core.demand import Demand
+from mansard.core.ceilings import Ceiling
 from mansard.core.errors import UndecidedError, UsageError
 from mansard.core.intervals import merge
 from mansard.core.unknown import Implausible, Unknown, is_known
 from mansard.predict.utilisation import utilisation
 from mansard.trace.categories import short_name
+from mansard.trace.kernel_demand import Counted, counted
 from mansard.trace.profile_steps import ProfileSteps
 from mansard.trace.regions import Match, Ranges, Region, region
 from mansard.trace.run import Finding
 from mansard.trace.timeline import Kind, Timeline
 
 Int64Array = npt.NDArray[np.int64]
+
+COVERED = 0.99  # FLOP counted from at least this share of kernel time are those of the region
 
 #: What must be stated before an MFU may be quoted, and the options that state it.
 MUST_BE_KNOWN = (
@@ -52,7 +53,9 @@ class Work:
         executed_flop: FLOP executed, recomputation counted [FLOP].
         tokens: Tokens processed.
         source: Where these come from.
-        stated: Names of `MUST_BE_KNOWN` that the caller stated.
+        of: What they are the work of, in words, such as `one forward`.
+        stated: Names of `MUST_BE_KNOWN` that the caller stated; `no_recompute` where nothing is recomputed.
+        recorded: Whether they were counted from the profile, so that they are those of the region.
     """
 
     flop: float | Unknown
@@ -61,7 +64,9 @@ class Work:
     )
     tokens: float | Unknown = field(default_factory=lambda: Unknown("tokens are not given", ("--tokens",)))
     source: str = ""
+    of: str = ""
     stated: frozenset[str] = frozenset()
+    recorded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +90,7 @@ class RegionUse:
         tokens_per_s: Over wall time [token/s].
         missing: What is missing before an MFU may be quoted.
         findings: What a reader should know.
+        recorded: FLOP and bytes of its kernels by what the profile recorded.
     """
 
     region: Region
@@ -107,6 +113,7 @@ class RegionUse:
     tokens_per_s: float | Unknown
     missing: tuple[str, ...]
     findings: tuple[Finding, ...]
+    recorded: Counted | Unknown
 
     @property
     def refused(self) -> bool:
@@ -158,6 +165,7 @@ def region_use(
     all_threads: bool = False,
     of_kernels: bool = False,
     steps: ProfileSteps | None = None,
+    flop_of: str | None = None,
 ) -> RegionUse:
     """Return how one occurrence of a region used its devices.
 
@@ -173,14 +181,15 @@ def region_use(
         all_threads: Count work that other threads launched during it.
         of_kernels: `name` is part of kernel names instead of a range.
         steps: Steps of the profile.
+        flop_of: `step` or `region`: what the FLOP count where the region holds several steps.
 
     Raises:
         UsageError: No such region, or another number of devices.
         UndecidedError: The region launched no device work.
     """
-    timeline, table = ranges.timeline, ranges.launches.work
+    table = ranges.launches.work
     if of_kernels:
-        found = region_of_kernels(timeline, name, device=device)
+        found = region_of_kernels(ranges.timeline, name, device=device)
     else:
         found = region(ranges, name, occurrence=occurrence, match=match, device=device, all_threads=all_threads)
     if not found.work.size:
@@ -188,30 +197,142 @@ def region_use(
             f"the range {found.name!r} (occurrence {found.occurrence} of {found.occurrences}) launched no device work that was recorded",
             hint=_no_work_hint(found), code="no_device_work",
         )  # fmt: skip
-    kernels = found.work[np.isin(ranges.launches.kind[found.work], (int(Kind.KERNEL), int(Kind.GRAPH)))]
     used = sorted({int(d) for d in np.unique(table.device[found.work])})
     _check_devices(len(used), gpus, device)
-    start, end = table.start_ns[kernels], table.end_ns[kernels]
-    union = merge(start, end).length_ns / 1e9
+    time = _region_time(ranges, found, used, of_kernels=of_kernels)
+    inside = _steps_inside(found, steps)
+    recorded = counted(ranges.timeline, time.kernels[time.kernels < len(ranges.timeline.of(Kind.KERNEL))])
+    work, findings = _scoped(_or_recorded(work, recorded), inside, flop_of, recorded)
+    findings += _findings(ranges, found, time.cpu_span_s, len(used), time.union_s, time.wall_s)
+    ratios = _ratios(work, time.wall_s, time.union_s, peak, len(used))
+    return RegionUse(
+        region=found, cpu_span_s=time.cpu_span_s, device_span_s=time.device_span_s, wall_s=time.wall_s, wall_is=time.wall_is,
+        kernel_sum_s=time.sum_s, kernel_union_s=time.union_s,
+        union_is="of the device that was chosen" if device is not None else "the device" if len(used) == 1 else "any device busy",
+        per_device_s=time.per_device_s, kernels=int(time.kernels.size), devices=len(used), work=work, peak=peak, mfu=ratios[0],
+        hfu=ratios[1], kernel_union=ratios[2], steps=inside,
+        tokens_per_s=work.tokens / time.wall_s if is_known(work.tokens) and time.wall_s > 0 else work.tokens,
+        missing=_missing(work, peak, inside, gpus), findings=tuple(findings), recorded=recorded,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Time:
+    """Times of a region [s]; see `RegionUse`."""
+
+    kernels: Int64Array
+    cpu_span_s: float
+    device_span_s: float
+    wall_s: float
+    wall_is: str
+    sum_s: float
+    union_s: float
+    per_device_s: dict[str, float]
+
+
+def _region_time(ranges: Ranges, found: Region, used: Sequence[int], *, of_kernels: bool) -> _Time:
+    timeline, table = ranges.timeline, ranges.launches.work
+    kernels = found.work[np.isin(ranges.launches.kind[found.work], (int(Kind.KERNEL), int(Kind.GRAPH)))]
+    start, end, device = table.start_ns[kernels], table.end_ns[kernels], table.device[kernels]
     cpu_span = (found.end_ns - found.start_ns) / 1e9
     device_span = (found.device_end_ns - found.device_start_ns) / 1e9
     wall, wall_is = _wall(found, cpu_span, device_span, of_kernels=of_kernels)
-    findings = _findings(ranges, found, cpu_span, len(used), union, wall)
-    ratios = _ratios(work, wall, union, peak, len(used))
-    inside = _steps_inside(found, steps)
-    return RegionUse(
-        region=found, cpu_span_s=cpu_span, device_span_s=device_span, wall_s=wall, wall_is=wall_is,
-        kernel_sum_s=int((end - start).sum()) / 1e9, kernel_union_s=union,
-        union_is="of the device that was chosen" if device is not None else "the device" if len(used) == 1 else "any device busy",
+    return _Time(
+        kernels=kernels, cpu_span_s=cpu_span, device_span_s=device_span, wall_s=wall, wall_is=wall_is,
+        sum_s=int((end - start).sum()) / 1e9, union_s=merge(start, end).length_ns / 1e9,
         per_device_s={
-            timeline.devices[d].shown: merge(start[table.device[kernels] == d], end[table.device[kernels] == d]).length_ns / 1e9
-            for d in used
+            timeline.devices[d].shown: merge(start[device == d], end[device == d]).length_ns / 1e9 for d in used
         },
-        kernels=int(kernels.size), devices=len(used), work=work, peak=peak, mfu=ratios[0], hfu=ratios[1],
-        kernel_union=ratios[2], steps=inside,
-        tokens_per_s=work.tokens / wall if is_known(work.tokens) and wall > 0 else work.tokens,
-        missing=_missing(work, peak, inside, gpus), findings=tuple(findings),
     )  # fmt: skip
+
+
+def _or_recorded(work: Work, recorded: Counted | Unknown) -> Work:
+    """Return the work, with executed FLOP from what was recorded where none are given.
+
+    Recorded operators are what was executed. Model FLOP leave recomputation out, so they are the same only where it is said
+    that nothing is recomputed, and only if all kernel time is covered.
+    """
+    if not isinstance(work.flop, Unknown) or isinstance(recorded, Unknown) or isinstance(recorded.any_flop, Unknown):
+        return work
+    share = recorded.flop_coverage_ratio
+    source = f"{recorded.sources.flop[0][0]}; known for {share:.1%} of the region's kernel time"
+    if share < COVERED:
+        text = (
+            f"FLOP are known for {share:.1%} of the region's kernel time only, so their sum is a lower bound and no MFU"
+        )
+        unknown = Unknown(text, ("--flops", "--model"))
+        return replace(work, flop=unknown, executed_flop=unknown, source=source, recorded=True)
+    flop: float | Unknown = recorded.any_flop
+    if "no_recompute" not in work.stated:
+        flop = Unknown(
+            "recorded FLOP are those executed; model FLOP leave out what was recomputed",
+            ("--recompute none, if nothing is", "--flops", "--model"),
+        )
+    return replace(work, flop=flop, executed_flop=recorded.any_flop, source=source, recorded=True)
+
+
+_NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+
+
+def number_word(count: int) -> str:
+    """Return a small number as a word.
+
+    >>> number_word(5), number_word(40)
+    ('five', '40')
+    """
+    return _NUMBERS[count] if count < len(_NUMBERS) else str(count)
+
+
+def _scoped(
+    work: Work, inside: int | Unknown, flop_of: str | None, recorded: Counted | Unknown
+) -> tuple[Work, list[Finding]]:
+    """Return the work of the region, whose FLOP must be those of the steps in it; unclear scope makes them unknown.
+
+    Args:
+        work: As given.
+        inside: Steps that start in the region.
+        flop_of: `region` or `step`: what the FLOP are said to count; None where it was not said.
+        recorded: What the profile tells of its FLOP.
+    """
+    findings: list[Finding] = []
+    given = work.of or "FLOP whose scope is not stated, such as one forward"
+    counts = isinstance(inside, int) and inside > 1 and not work.recorded and not isinstance(work.flop, Unknown)
+    if counts and isinstance(inside, int) and flop_of is None:
+        words = f"{given}, {number_word(inside)} steps"
+        text = (
+            f"scope: {words}: the region holds {inside} steps, and it is not said whether the FLOP are those of one step or of "
+            f"all; that is a factor of {inside}"
+        )
+        unknown = Unknown(text, ("--flops-of step", "--flops-of region"))
+        work = replace(work, flop=unknown, executed_flop=unknown, tokens=unknown)
+        findings.append(Finding(code="scope_of_flop", text=text))
+    elif counts and isinstance(inside, int) and flop_of == "step":
+        text = f"the region holds {inside} steps; FLOP and tokens are those of one step, times {inside}"
+        findings.append(Finding(code="scaled_to_steps", text=text))
+        work = replace(
+            work, flop=work.flop * inside, executed_flop=work.executed_flop * inside, tokens=work.tokens * inside
+        )
+    if is_known(work.flop) and isinstance(recorded, Counted) and is_known(recorded.any_flop) and not work.recorded:
+        findings += _against_record(work, recorded)
+    return work, findings
+
+
+def _against_record(work: Work, recorded: Counted) -> list[Finding]:
+    """Say where the FLOP that were given cannot be those of the region, by what its operators recorded."""
+    told = work.executed_flop if is_known(work.executed_flop) else work.flop
+    if not is_known(told) or not is_known(recorded.any_flop) or recorded.any_flop <= 0:
+        return []
+    ratio = float(recorded.any_flop) / float(told)
+    share = recorded.flop_coverage_ratio
+    whole = share >= COVERED
+    if ratio > 1.1 or (whole and ratio < 0.9):
+        text = (
+            f"the operators in the region recorded {recorded.any_flop:.4g} FLOP{'' if whole else f' in {share:.0%} of its kernel time'}, "
+            f"{ratio:.2f} times what was given: FLOP and region may not be the same work (forward against forward and backward, "
+            "one step against several, one device against all)"
+        )
+        return [Finding(code="recorded_flop_differ", text=text)]
+    return []
 
 
 def _no_work_hint(found: Region) -> str:
@@ -251,9 +372,12 @@ def _wall(found: Region, cpu_span: float, device_span: float, *, of_kernels: boo
 def _ratios(
     work: Work, wall: float, union: float, peak: Ceiling | Unknown, devices: int
 ) -> tuple[float | Unknown | Implausible, float | Unknown | Implausible, float | Unknown | Implausible]:
-    if isinstance(work.flop, Unknown):
-        return work.flop, work.flop, work.flop
     value = peak if isinstance(peak, Unknown) else peak.value
+    if isinstance(work.flop, Unknown):
+        if isinstance(work.executed_flop, Unknown):
+            return work.flop, work.executed_flop, work.flop
+        executed = utilisation(model_flop=work.executed_flop, wall_s=wall, peak_flop_per_s=value, devices=devices)
+        return work.flop, executed.mfu_ratio, work.flop
     over_wall = utilisation(
         model_flop=work.flop, executed_flop=work.executed_flop, wall_s=wall, peak_flop_per_s=value, devices=devices
     )
@@ -314,130 +438,3 @@ def _findings(ranges: Ranges, found: Region, cpu_span: float, devices: int, unio
         )
         findings.append(Finding(code="rest_of_wall", text=text))
     return findings
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Intensity:
-    """Arithmetic intensity of one device in a window, against its ridge point.
-
-    Args:
-        flop, bytes: Work and traffic of the window on that device [FLOP], [B].
-        flop_per_byte: Their quotient.
-        ridge_flop_per_byte: Peak over bandwidth.
-        achieved_flop_per_s: FLOP over the union of kernels [FLOP/s].
-        union_s: Time in which a kernel runs [s].
-        kernels: Kernels in the window.
-        bound: The verdict; `undetermined` without bytes or ceilings, or far below the limiting ceiling.
-        limiting: The ceiling that decides the least time, in words.
-        share_of_ceiling: Least time over the union.
-        compute_share: Achieved over peak.
-        reason: Why.
-        peak, bandwidth: The ceilings.
-        findings: What a reader should know.
-    """
-
-    flop: float | Unknown
-    bytes: float | Unknown
-    flop_per_byte: float | Unknown
-    ridge_flop_per_byte: float | Unknown
-    achieved_flop_per_s: float | Unknown
-    union_s: float
-    kernels: int
-    bound: Bound
-    limiting: str
-    share_of_ceiling: float | Unknown | Implausible
-    compute_share: float | Unknown | Implausible
-    reason: str
-    peak: Ceiling | Unknown
-    bandwidth: Ceiling | Unknown
-    findings: tuple[Finding, ...] = ()
-
-
-def intensity(
-    timeline: Timeline,
-    *,
-    device: int,
-    flop: float | Unknown,
-    moved_bytes: float | Unknown,
-    peak: Ceiling | Unknown,
-    bandwidth: Ceiling | Unknown,
-    findings: Sequence[Finding] = (),
-    rows: npt.NDArray[np.bool_] | None = None,
-) -> Intensity:
-    """Return the intensity of one device's work in a profile, or in a window of it.
-
-    Args:
-        timeline: The profile or the window; FLOP and bytes must be of the same.
-        device: Index of the device.
-        flop: FLOP on that device [FLOP].
-        moved_bytes: Bytes between that device and its main memory [B].
-        peak, bandwidth: Its ceilings.
-        findings: Kept.
-        rows: Which kernels FLOP and bytes are of, as a mask of the kernel table; None takes all of the device.
-
-    Raises:
-        UndecidedError: The device ran no kernel.
-    """
-    table = timeline.of(Kind.KERNEL) if rows is not None else timeline.of(Kind.KERNEL, Kind.GRAPH)
-    mask = table.device == device
-    if rows is not None:
-        mask &= rows
-    union = merge(table.start_ns[mask], table.end_ns[mask]).length_ns / 1e9
-    if union <= 0:
-        raise UndecidedError(
-            "the device ran no kernel in this window", hint="choose another --device or --trim", code="no_kernels"
-        )
-    achieved = flop / union
-    ratio = flop / moved_bytes
-    ridge: float | Unknown = (
-        peak
-        if isinstance(peak, Unknown)
-        else bandwidth
-        if isinstance(bandwidth, Unknown)
-        else peak.value / bandwidth.value
-    )
-    compute = _compute_share(flop, union, peak)
-    judged = _judged(flop, moved_bytes, peak, bandwidth, union)
-    return Intensity(
-        flop=flop, bytes=moved_bytes, flop_per_byte=ratio, ridge_flop_per_byte=ridge, achieved_flop_per_s=achieved, union_s=union,
-        kernels=int((mask & (np.arange(len(table)) < len(timeline.of(Kind.KERNEL)))).sum()), bound=judged[0], limiting=judged[1],
-        share_of_ceiling=judged[2], compute_share=compute, reason=judged[3], peak=peak, bandwidth=bandwidth, findings=tuple(findings),
-    )  # fmt: skip
-
-
-def _compute_share(flop: float | Unknown, union: float, peak: Ceiling | Unknown) -> float | Unknown | Implausible:
-    if isinstance(flop, Unknown):
-        return flop
-    value = peak if isinstance(peak, Unknown) else peak.value
-    return utilisation(model_flop=flop, wall_s=union, peak_flop_per_s=value).mfu_ratio
-
-
-def _judged(
-    flop: float | Unknown,
-    moved_bytes: float | Unknown,
-    peak: Ceiling | Unknown,
-    bandwidth: Ceiling | Unknown,
-    union: float,
-) -> tuple[Bound, str, float | Unknown | Implausible, str]:
-    """Return verdict, limiting ceiling, share and reason; without bytes there is no class, however low the MFU."""
-    for value, why in (
-        (moved_bytes, "no bytes, no class: a low MFU alone never means memory-bound"),
-        (flop, "no FLOP are known"),
-        (peak, "the peak is not known"),
-        (bandwidth, "the memory bandwidth is not known"),
-    ):
-        if isinstance(value, Unknown):
-            return Bound.UNDETERMINED, "", value, f"{why} ({value.reason})"
-    if isinstance(peak, Unknown) or isinstance(bandwidth, Unknown) or not is_known(flop) or not is_known(moved_bytes):
-        raise AssertionError("every unknown was answered above")
-    level = bandwidth.resource.level or "hbm"
-    key = (peak.resource.dtype or "unstated", peak.resource.accumulate or "f32")
-    demand = Demand(flop={key: flop}, level_bytes={level: moved_bytes}, launches=0.0)
-    machine = Ceilings(ceilings=(peak, bandwidth), levels=(MemoryLevel(level=level, capacity_bytes=float("inf")),))
-    verdict = judge(least_time(demand, machine, scope="device"), union)
-    label = verdict.limiting.ceiling.resource.label if verdict.limiting else ""
-    share = verdict.share_of_ceiling
-    reason = verdict.reason
-    if is_known(share) and share < BOUND_SHARE:
-        reason = f"far below its ceiling ({label}): {reason}"
-    return verdict.bound, label.replace("unstated ", ""), share, reason

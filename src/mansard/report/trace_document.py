@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from mansard.core.document import header
 from mansard.core.unknown import Unknown
+from mansard.diagnose.intensity import Intensity
 from mansard.diagnose.peaks import Chip, receipt
-from mansard.diagnose.utilisation import Intensity, RegionUse
+from mansard.diagnose.utilisation import RegionUse
+from mansard.report.trace_work import collectives_document, demand_by_name, demand_document, operators_document
+from mansard.trace.collectives_of import CollectiveCall
 from mansard.trace.kernels import Graphs, KernelRow, graph_findings, unclassified_share
 from mansard.trace.occupancy import CAUSES, KINDS, DeviceTime, gap_figures
+from mansard.trace.operators_of import OperatorWork
 from mansard.trace.profile_steps import ProfileSteps
 from mansard.trace.regions import RangeRow
 from mansard.trace.run import Finding
@@ -155,15 +159,33 @@ def copies_document(timeline: Timeline) -> list[dict[str, Any]]:
     return rows
 
 
+class _Totals:
+    """Device documents, and sums over devices in whole nanoseconds; no interval is kept."""
+
+    def __init__(self, devices: Iterable[DeviceTime]) -> None:
+        self.documents: list[dict[str, Any]] = []
+        self.kinds_ns = dict.fromkeys((*KINDS, "not_communication"), 0)
+        self.overlap_ns = self.exposed_ns = 0
+        self.any_work = False
+        for device in devices:
+            self.documents.append(device_document(device))
+            for kind in KINDS:
+                self.kinds_ns[kind] += device.kinds[kind].length_ns
+            self.kinds_ns["not_communication"] += device.not_communication.length_ns
+            self.overlap_ns += device.overlap_ns
+            self.exposed_ns += device.exposed_ns
+            self.any_work |= bool(device.kernel_count or len(device.kinds["graph"]))
+
+
 def summary_document(
-    timeline: Timeline, devices: Sequence[DeviceTime], rows: Sequence[KernelRow], graphs: Graphs, steps: ProfileSteps,
+    timeline: Timeline, devices: Iterable[DeviceTime], rows: Sequence[KernelRow], graphs: Graphs, steps: ProfileSteps,
     chips: Mapping[int, Chip], *, launched: tuple[int, int], top: int = 10,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the document of `trace summary`.
 
     Args:
         timeline: The profile or a window of it.
-        devices: Busy and idle time of each device that worked.
+        devices: Busy and idle time of each device that worked; taken one after the other.
         rows: Kernels by name.
         graphs: What is known of graphs.
         steps: Its steps.
@@ -171,6 +193,7 @@ def summary_document(
         launched: Kernels with a launching call, and their summed time [ns].
         top: How many kernels to list.
     """
+    totals = _Totals(devices)
     findings = [*no_kernel_findings(timeline), *graph_findings(graphs)]
     total = sum(r.total_ns for r in rows)
     count = sum(r.calls for r in rows)
@@ -188,20 +211,21 @@ def summary_document(
     document = head("trace_summary/1", timeline, findings)
     if graphs.kernels_missing:
         document["status"] = "unreliable"
-    if not any(d.kernel_count or len(d.kinds["graph"]) for d in devices):
+    if not totals.any_work:
         document["status"] = "no_kernels" if not timeline.incomplete else "incomplete"
+    used = len(totals.documents)
     return {
         **document,
         "gpus": [describe_device(d, chips.get(i)) for i, d in enumerate(timeline.devices)],
-        "devices": [device_document(d) for d in devices],
+        "devices": totals.documents,
         "kernel_count": count if timeline.has(Kind.KERNEL) else timeline.why_absent(Kind.KERNEL),
-        "sums_over": f"{len(devices)} device{'s' if len(devices) != 1 else ''}; devices are never merged",
-        "kinds": kinds_document(devices),
+        "sums_over": f"{used} device{'s' if used != 1 else ''}; devices are never merged",
+        "kinds": {f"{k}_s": v / 1e9 for k, v in totals.kinds_ns.items()},
         "overlap": {
-            "communication_and_compute_s": sum(d.overlap_ns for d in devices) / 1e9,
-            "communication_s": sum(d.kinds["communication"].length_ns for d in devices) / 1e9,
+            "communication_and_compute_s": totals.overlap_ns / 1e9,
+            "communication_s": totals.kinds_ns["communication"] / 1e9,
         },
-        "exposed_communication_s": sum(d.exposed_ns for d in devices) / 1e9,
+        "exposed_communication_s": totals.exposed_ns / 1e9,
         "launched": {"kernels": launched[0], "share_of_kernels": launched[0] / count if count else None,
                      "share_of_kernel_time": launched[1] / total if total else None},
         "copies": copies_document(timeline),
@@ -225,8 +249,25 @@ def kernel_document(row: KernelRow, timeline: Timeline) -> dict[str, Any]:
     return found
 
 
-def kernels_document(timeline: Timeline, rows: Sequence[KernelRow], graphs: Graphs, rules: str) -> dict[str, Any]:
-    """Return the document of `trace kernels`."""
+def kernels_document(
+    timeline: Timeline,
+    rows: Sequence[KernelRow],
+    graphs: Graphs,
+    rules: str,
+    *,
+    work: Sequence[OperatorWork] = (),
+    collectives: Sequence[CollectiveCall] = (),
+) -> dict[str, Any]:
+    """Return the document of `trace kernels`.
+
+    Args:
+        timeline: The profile or a window, with demand columns where they are known.
+        rows: Kernels by name.
+        graphs: What is known of graphs.
+        rules: Where categories come from.
+        work: Operators with recorded inputs and their kernels.
+        collectives: Communication kernels with message sizes.
+    """
     total = sum(r.total_ns for r in rows)
     categories: dict[str, dict[str, Any]] = {}
     for row in rows:
@@ -235,13 +276,17 @@ def kernels_document(timeline: Timeline, rows: Sequence[KernelRow], graphs: Grap
         entry["total_s"] += row.total_ns / 1e9
     for entry in categories.values():
         entry["share"] = entry["total_s"] * 1e9 / total if total else None
+    known = demand_by_name(timeline)
     return {
         **head("trace_kernels/1", timeline, [*no_kernel_findings(timeline), *graph_findings(graphs)]),
-        "kernels": [kernel_document(r, timeline) for r in rows],
+        "kernels": [{**kernel_document(r, timeline), **known.get(r.name, {})} for r in rows],
         "kernel_count": sum(r.calls for r in rows),
         "kernel_sum_s": total / 1e9,
         "categories": dict(sorted(categories.items(), key=lambda item: -item[1]["total_s"])),
         "unclassified_share": unclassified_share(list(rows)) if rows else None,
+        "demand": demand_document(timeline),
+        "operators": operators_document(work),
+        "collectives": collectives_document(collectives),
         "rules": rules,
     }
 
@@ -334,6 +379,9 @@ def mfu_document(timeline: Timeline, use: RegionUse, chip: Chip) -> dict[str, An
         "flop": use.work.flop,
         "executed_flop": use.work.executed_flop,
         "flop_source": use.work.source,
+        "recorded_flop": use.recorded if isinstance(use.recorded, Unknown) else use.recorded.any_flop,
+        "recorded_coverage_ratio": None if isinstance(use.recorded, Unknown) else use.recorded.flop_coverage_ratio,
+        "tokens": use.work.tokens,
         "mfu_ratio": use.mfu,
         "hfu_ratio": use.hfu,
         "kernel_union_ratio": use.kernel_union,
@@ -353,8 +401,10 @@ def mfu_document(timeline: Timeline, use: RegionUse, chip: Chip) -> dict[str, An
     }
 
 
-def intensity_document(timeline: Timeline, found: Intensity, device: Device, chip: Chip, scope: str) -> dict[str, Any]:
-    """Return the document of `trace intensity`."""
+def intensity_document(
+    timeline: Timeline, found: Intensity, device: Device, chip: Chip, scope: str, evidence: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the document of `trace intensity`; `evidence` says where FLOP and bytes come from and how much they cover."""
     return {
         **head("trace_intensity/1", timeline, found.findings),
         "device": device.number,
@@ -371,6 +421,7 @@ def intensity_document(timeline: Timeline, found: Intensity, device: Device, chi
         "gpu_kernel_union_s": found.union_s,
         "kernel_count": found.kernels,
         "reason": found.reason,
+        **evidence,
         "peak": receipt(found.peak),
         "bandwidth": receipt(found.bandwidth),
         "hardware": chip.match.to_json(),

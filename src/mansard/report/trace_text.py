@@ -160,7 +160,48 @@ def kernels_lines(document: Document, limit: int) -> list[str]:
         for c, v in document["categories"].items()
     ]
     lines += ["", *table(["category", "calls", "total", "share of kernel time"], rows)] if rows else []
-    return lines + notes(document)
+    return lines + _work_lines(document, limit) + _collective_lines(document["collectives"][:limit]) + notes(document)
+
+
+def _work_lines(document: Document, limit: int) -> list[str]:
+    """Return operators with shapes and rates, and what of the kernel time they cover."""
+    demand = document["demand"]
+    if not demand["flop_from"] and not demand["bytes_from"]:
+        return []
+    rows = [
+        [_cut(f"{w['operator']} {w['shapes']}", 72), str(w["calls"]), str(w["kernels"]), format_s(w["kernel_sum_s"]),
+         shown(w["flop"], format_flop), shown(w["bytes"], format_bytes), shown(w["flop_per_s"], format_flop_per_s),
+         shown(w["bytes_per_s"], format_bytes_per_s)]
+        for w in document["operators"][:limit]
+    ]  # fmt: skip
+    head = ["operator", "calls", "kernels", "time", "FLOP", "bytes", "FLOP/s", "B/s"]
+    if not rows:
+        rows = [
+            [_cut(k["short_name"], 72), str(k["calls"]), str(k["calls"]), format_s(k["total_s"]), shown(k["flop"], format_flop),
+             shown(k["bytes"], format_bytes), shown(k["flop_per_s"], format_flop_per_s), shown(k["bytes_per_s"], format_bytes_per_s)]
+            for k in document["kernels"][:limit] if "flop" in k
+        ]  # fmt: skip
+        head[0] = "work of kernels"
+    lines = ["", *table(head, rows)] if rows else []
+    lines.append(f"  both FLOP and bytes are known for {percent(demand['coverage_ratio'])} of kernel time")
+    said = dict.fromkeys((row["grade"], row["source"]) for row in [*demand["flop_from"], *demand["bytes_from"]])
+    lines += [f"  {grade}: {source}" for grade, source in said]
+    return lines + [
+        f"    {percent(r['share_of_kernel_time'])} unknown: {_cut(r['reason'], 110)}" for r in demand["not_covered"][:6]
+    ]
+
+
+def _collective_lines(collectives: Sequence[Document]) -> list[str]:
+    rows = [
+        [f"{c['operation']}" + (f" over {c['group_size']}" if not isinstance(c["group_size"], Mapping) else ""), str(c["calls"]),
+         shown(c["message_bytes"], format_bytes), format_s(c["total_s"]), format_s(c["min_s"]),
+         shown(c["algbw_bytes_per_s"], format_bytes_per_s), shown(c["busbw_bytes_per_s"], format_bytes_per_s)]
+        for c in collectives
+    ]  # fmt: skip
+    if not rows:
+        return []
+    head = ["collective", "calls", "message", "total", "shortest", "algbw", "busbw"]
+    return ["", *table(head, rows), "  rates are of the shortest call: its kernel waits for the slowest peer"]
 
 
 def regions_lines(document: Document, limit: int) -> list[str]:
@@ -212,8 +253,10 @@ def mfu_lines(document: Document) -> list[str]:
     """Return the text of `trace mfu`."""
     d = document
     peak = d["peak"]
+    scope = [f["text"] for f in d["findings"] if f["code"] in ("scope_of_flop", "recorded_flop_differ")]
     lines = [
         *_top(d),
+        *(f"  {text}" for text in scope),
         f"{d['region']}, occurrence {d['occurrence']} of {d['occurrences']}: {d['kernel_count']} kernels on {d['devices']} "
         f"device{'s' if d['devices'] != 1 else ''}",
         f"  range on the host  {format_s(d['cpu_span_s'])}",
@@ -254,6 +297,11 @@ def intensity_lines(document: Document) -> list[str]:
         f"  share      {shown(d['share_of_ceiling'], format_ratio)} of that ceiling",
         f"  {d['reason']}",
     ]
+    for word, key in (("FLOP", "flop_from"), ("bytes", "bytes_from")):
+        lines += [f"  {word}: {row['grade']}, {row['source']}" for row in d[key]]
+    if d["coverage_ratio"] is not None and d["coverage_ratio"] < 1:
+        lines.append(f"  coverage: {percent(d['coverage_ratio'])} of kernel time has both; not covered:")
+        lines += [f"    {percent(r['share_of_kernel_time'])}  {_cut(r['reason'], 110)}" for r in d["not_covered"]]
     for name in ("peak", "bandwidth"):
         row = d[name]
         lines.append(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -73,28 +75,18 @@ def kernel_table(
         return []
     rules = rules or shipped_rules()
     launches = launches or join_launches(timeline)
-    length = table.end_ns - table.start_ns
-    size = len(timeline.names)
-    counts = np.bincount(table.name, minlength=size)
-    # Exact: the sums stay below 2^53 for a year of kernels.
-    totals = np.bincount(table.name, weights=length, minlength=size).astype(np.int64)
-    small = table.name.astype(np.int16) if size < 32000 else table.name  # 16 bits are sorted by radix
-    order = np.argsort(small, kind="stable")
-    edges = np.concatenate([[0], np.cumsum(counts)])
+    groups = _grouped(table, len(timeline.names))
     linked = launches.call[: len(table)] >= 0  # kernels come first in `launches.work`
-    linked_counts = np.bincount(table.name[linked], minlength=size)
-    devices = _per_device(table, length, size)
+    linked_counts = np.bincount(table.name if linked.all() else table.name[linked], minlength=len(timeline.names))
     origin = _origins(timeline, launches, len(table), ranges) if operators else {}
     rows = []
-    for index in np.flatnonzero(counts).tolist():
+    for index, group in groups.items():
         name = timeline.names[index]
-        members = length[order[edges[index] : edges[index + 1]]]
         category = rules.category(name)
         rows.append(
             KernelRow(
-                name=name, short=short_name(name), category=category, calls=int(counts[index]), total_ns=int(totals[index]),
-                median_ns=float(np.median(members)), min_ns=int(members.min()), max_ns=int(members.max()),
-                per_device={d: (int(c[index]), int(t[index])) for d, (c, t) in devices.items() if c[index]},
+                name=name, short=short_name(name), category=category, calls=group.calls, total_ns=group.total_ns,
+                median_ns=group.median_ns, min_ns=group.min_ns, max_ns=group.max_ns, per_device=group.per_device,
                 launched=int(linked_counts[index]), operators=origin.get(index, {}),
                 collective=rules.collective(name) if category == COLLECTIVE else None,
             )
@@ -102,17 +94,55 @@ def kernel_table(
     return sorted(rows, key=lambda r: (-r.total_ns, r.name))
 
 
-def _per_device(
-    table: Events, length: npt.NDArray[np.int64], size: int
-) -> dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    calls: int
+    total_ns: int
+    median_ns: float
+    min_ns: int
+    max_ns: int
+    per_device: Mapping[int, tuple[int, int]]
+
+
+def _grouped(table: Events, names: int) -> dict[int, _Group]:
+    """Return the lengths of the kernels of each name, from one sort by (name, device)."""
+    length = table.end_ns - table.start_ns
+    if int(length.max()) < 2**31:
+        length = length.astype(np.int32)
+    code, devices = _joint_codes(table, names)
+    order = np.argsort(code, kind="stable")
+    length, code = length[order], code[order]
+    del order
+    edges = np.concatenate([[0], np.flatnonzero(code[1:] != code[:-1]) + 1, [code.size]])
+    totals = np.add.reduceat(length, edges[:-1], dtype=np.int64)
+    parts: dict[int, list[tuple[int, int, int, int]]] = {}
+    for at, (begin, end) in enumerate(pairwise(edges.tolist())):
+        name, device = divmod(int(code[begin]), len(devices))
+        parts.setdefault(name, []).append((begin, end, devices[device], int(totals[at])))
     found = {}
-    present = [int(table.device[0])] if table.device.strides == (0,) else [int(d) for d in np.unique(table.device)]
-    for device in present:
-        mask = table.device == device if len(present) > 1 else slice(None)
-        counts = np.bincount(table.name[mask], minlength=size)
-        totals = np.bincount(table.name[mask], weights=length[mask], minlength=size).astype(np.int64)
-        found[device] = (counts, totals)
+    for name, of_devices in parts.items():
+        members = length[of_devices[0][0] : of_devices[-1][1]]  # the devices of one name lie side by side
+        low, high = (members.size - 1) // 2, members.size // 2
+        members.partition(sorted({low, high}))
+        found[name] = _Group(
+            calls=int(members.size), total_ns=sum(t for *_, t in of_devices),
+            median_ns=(int(members[low]) + int(members[high])) / 2, min_ns=int(members.min()), max_ns=int(members.max()),
+            per_device={d: (end - begin, total) for begin, end, d, total in of_devices},
+        )  # fmt: skip
     return found
+
+
+def _joint_codes(table: Events, names: int) -> tuple[npt.NDArray[Any], list[int]]:
+    """Return one number for the name and the device of each kernel, and the devices it counts."""
+    if table.device.strides == (0,):
+        devices = [int(table.device[0])]
+        return (table.name.astype(np.int16) if names < 32000 else table.name), devices
+    devices = [int(d) for d in np.flatnonzero(np.bincount(table.device + 1)) - 1]
+    place = np.zeros(devices[-1] + 2, dtype=np.int32)
+    place[np.array(devices) + 1] = np.arange(len(devices), dtype=np.int32)
+    code: npt.NDArray[Any] = table.name * np.int32(len(devices)) + place[table.device + 1]
+    # 16 bits are sorted by radix.
+    return (code.astype(np.int16) if names * len(devices) < 32000 else code), devices
 
 
 def _origins(timeline: Timeline, launches: Launches, kernels: int, ranges: Ranges | None) -> dict[int, dict[str, int]]:
@@ -126,15 +156,19 @@ def _origins(timeline: Timeline, launches: Launches, kernels: int, ranges: Range
     rows, first = launches.by_call
     of_work = np.repeat(inner, np.diff(first))
     chosen = (rows < kernels) & (of_work != NONE)
-    kernel_name = launches.work.name[rows[chosen]].astype(np.int64)
-    range_name = ranges.table.name[of_work[chosen]].astype(np.int64)
+    whole = bool(chosen.all())
+    kernel_name = launches.work.name[rows if whole else rows[chosen]]
+    range_name = ranges.table.name[of_work if whole else of_work[chosen]]
+    del of_work, chosen
     bases: dict[str, int] = {}
     base_of = np.array([bases.setdefault(base_name(n), len(bases)) for n in timeline.names], dtype=np.int64)
     words = list(bases)
     own = np.flatnonzero(np.bincount(kernel_name, minlength=1))  # few kernel names among many names of ranges
     place = np.zeros(len(timeline.names), dtype=np.int64)
     place[own] = np.arange(own.size)
-    joint = place[kernel_name] * len(words) + base_of[range_name]
+    joint = place[kernel_name]
+    joint *= len(words)
+    joint += base_of[range_name]
     if own.size * len(words) < 50_000_000:
         counted = np.bincount(joint, minlength=1)
         pairs = np.flatnonzero(counted)

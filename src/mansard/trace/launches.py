@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mansard.trace.timeline import DEVICE_WORK, NONE, Events, Kind, Timeline, events, joined
+from mansard.trace.timeline import DEVICE_WORK, NONE, Events, Kind, Timeline, constant, events, joined
 
 Int64Array = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
@@ -97,6 +99,28 @@ def join_launches(timeline: Timeline) -> Launches:
         call=np.concatenate([c for c, _ in found]) if found else np.zeros(0, dtype=np.int32),
         duplicates=max((d for _, d in found), default=0),
     )
+
+
+def lean(timeline: Timeline, launches: Launches, *, drop: Iterable[str] = ("correlation",)) -> Timeline:
+    """Return the profile without what nobody needs once work is joined to its calls: a large one should not be held twice.
+
+    Args:
+        timeline: The profile.
+        launches: Its joined launches; times, names and devices of its work become views of theirs.
+        drop: Columns that are left out: they read as not recorded.
+    """
+    tables = dict(timeline.tables)
+    place = 0
+    for kind in DEVICE_WORK:
+        if kind not in tables or not len(tables[kind]):
+            continue
+        part = slice(place, place + len(tables[kind]))
+        place = part.stop
+        views: dict[str, Any] = {n: getattr(launches.work, n)[part] for n in ("start_ns", "end_ns", "name", "device")}
+        tables[kind] = replace(tables[kind], **views)
+    for kind, table in tables.items():
+        tables[kind] = replace(table, **{n: constant(NONE, len(table)) for n in drop})  # type: ignore[arg-type]
+    return replace(timeline, tables=tables)
 
 
 def _work(tables: list[Events]) -> Events:

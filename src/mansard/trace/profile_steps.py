@@ -77,7 +77,12 @@ class ProfileSteps:
 
 
 def find_steps(
-    timeline: Timeline, *, marker: str | None = None, match: Match = "auto", ranges: Ranges | None = None
+    timeline: Timeline,
+    *,
+    marker: str | None = None,
+    match: Match = "auto",
+    ranges: Ranges | None = None,
+    busy: bool = True,
 ) -> ProfileSteps:
     """Return the steps of a profile.
 
@@ -86,6 +91,7 @@ def find_steps(
         marker: Name of the range that marks a step; None looks for one.
         match: How that name is compared.
         ranges: Attributed ranges, where they are at hand.
+        busy: Whether the union of kernels inside each step is wanted.
 
     Raises:
         UsageError: The marker does not occur.
@@ -93,14 +99,15 @@ def find_steps(
     ranges = ranges or attribute(timeline)
     if marker is not None:
         rows = choose(ranges, marker, match=match)
-        return _with_busy(timeline, _from_rows(ranges, rows, "given", marker, 1.0, "the marker that was named"))
+        given = _from_rows(ranges, rows, "given", marker, 1.0, "the marker that was named")
+        return _with_busy(timeline, given) if busy else given
     found = _profiler_steps(ranges) or _repeating_range(ranges) or _periodic(timeline)
     if found is None:
         why = "no range repeats with a steady period, and the kernels have no period"
         if not len(ranges.table):
             why = "the profile has no ranges, and its kernels have no period"
         return ProfileSteps(source="none", note=why)
-    return _with_busy(timeline, found)
+    return _with_busy(timeline, found) if busy else found
 
 
 def _from_rows(ranges: Ranges, rows: Int64Array, source: str, name: str, confidence: float, note: str) -> ProfileSteps:

@@ -30,8 +30,25 @@ def file_options(function: F) -> F:
     return function
 
 
-def read(options: Mapping[str, Any], *, kinds: Iterable[Kind] | None = None) -> Timeline:
-    """Open the profile and cut the window that was asked for."""
+ncu_option = click.option(
+    "--ncu", type=click.Path(path_type=Path), metavar="REPORT.csv",
+    help="Nsight Compute CSV of the same program: measured FLOP and bytes, joined by kernel name.",
+)  # fmt: skip
+
+
+def read(
+    options: Mapping[str, Any],
+    *,
+    kinds: Iterable[Kind] | None = None,
+    prepare: Callable[[Timeline], Timeline] | None = None,
+) -> Timeline:
+    """Open the profile and cut the window that was asked for.
+
+    Args:
+        options: Of the command.
+        kinds: Kinds of event that are needed.
+        prepare: What to do with the whole profile before a window is cut.
+    """
     from mansard.core.units import parse_quantity
     from mansard.trace.open import open_trace
     from mansard.trace.window import origin_ns, trim
@@ -39,11 +56,30 @@ def read(options: Mapping[str, Any], *, kinds: Iterable[Kind] | None = None) -> 
     limit = int(parse_quantity(options["memory_limit"], "bytes")) if options["memory_limit"] else None
     with _Progress() as progress:
         timeline = open_trace(options["file"], categories=kinds, memory_limit=limit, progress=progress.show)
+    if prepare is not None:
+        timeline = prepare(timeline)
     if options["trim"]:
         zero = origin_ns(timeline)
         start, end = (zero + _time_ns(text) for text in options["trim"])
         timeline = trim(timeline, start, end)
     return timeline
+
+
+def with_demands(options: Mapping[str, Any]) -> Callable[[Timeline], Timeline]:
+    """Return what gives the kernels of a profile their FLOP and bytes: an Nsight Compute report first, then the profile itself."""
+
+    def prepare(timeline: Timeline) -> Timeline:
+        from mansard.trace.kernel_demand import KernelDemand, recorded_demand, with_demand
+
+        found: list[KernelDemand] = []
+        if options.get("ncu") is not None:
+            from mansard.trace.ncu_demand import demand_of_report
+            from mansard.trace.readers.ncu import read_report
+
+            found.append(demand_of_report(timeline, read_report(options["ncu"])))
+        return with_demand(timeline, [*found, *recorded_demand(timeline)])
+
+    return prepare
 
 
 def _time_ns(text: str) -> int:

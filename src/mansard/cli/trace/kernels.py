@@ -7,11 +7,12 @@ from typing import Any
 
 import click
 
-from mansard.cli.trace.common import file_options
+from mansard.cli.trace.common import file_options, ncu_option
 
 
 @click.command("kernels", short_help="Kernels by name and category.")
 @file_options
+@ncu_option
 @click.option("--limit", type=click.IntRange(min=1), default=30, show_default=True, help="Rows of the text.")
 @click.option(
     "--rules", type=click.Path(path_type=Path), help="Own rules of kernel categories, before the shipped ones."
@@ -19,29 +20,39 @@ from mansard.cli.trace.common import file_options
 def command(**options: Any) -> int:
     """List the kernels of FILE by summed time. Names that no rule knows are unclassified, and shown.
 
+    With recorded shapes, or --ncu, also their FLOP and bytes, the operators that launched them, and collectives with their
+    message sizes; what is known of which share of kernel time is said.
+
     \b
       mansard trace kernels profile.sqlite --limit 20
       mansard trace kernels trace.json.gz --json
+      mansard trace kernels profile.sqlite --ncu report.csv
     """
     import numpy as np
 
-    from mansard.cli.trace.common import deliver, device_index, read
+    from mansard.cli.trace.common import deliver, device_index, read, with_demands
     from mansard.report.trace_document import kernels_document
     from mansard.report.trace_text import kernels_lines
     from mansard.trace.categories import load_rules, shipped_rules
+    from mansard.trace.collectives_of import collectives_of
     from mansard.trace.kernels import graphs, kernel_table
     from mansard.trace.launches import join_launches
+    from mansard.trace.operators_of import operators_of, work_by_operator
     from mansard.trace.timeline import Kind
     from mansard.trace.window import only_device
 
     rules = load_rules(options["rules"]) if options["rules"] else shipped_rules()
-    timeline = read(options)
+    timeline = read(options, prepare=with_demands(options))
     chosen = device_index(timeline, options["device"])
     if chosen is not None:
         timeline = only_device(timeline, chosen)
     launches = join_launches(timeline)
     rows = kernel_table(timeline, rules=rules, launches=launches)
-    document = kernels_document(timeline, rows, graphs(timeline, launches), rules.source)
+    operators = operators_of(timeline, launches=launches)
+    document = kernels_document(
+        timeline, rows, graphs(timeline, launches), rules.source, work=work_by_operator(operators),
+        collectives=collectives_of(timeline, operators=operators, rules=rules),
+    )  # fmt: skip
     deliver(document, lambda d: kernels_lines(d, options["limit"]), as_json=options["as_json"])
     empty = not np.any([len(timeline.of(k)) for k in (Kind.KERNEL, Kind.GRAPH)])
     return 3 if empty or document["status"] != "complete" else 0

@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mansard.cli.trace.common import file_options
+from mansard.cli.trace.common import file_options, ncu_option
 
 if TYPE_CHECKING:
     from mansard.diagnose.utilisation import Work
+
+
+_CONVENTION = {
+    "train": "training is 3 x the forward pass, causal attention, a multiply-add is 2 FLOP",
+    "prefill": "one forward pass, causal attention, a multiply-add is 2 FLOP",
+    "decode": "one new token per sequence, a multiply-add is 2 FLOP",
+}
 
 
 @click.command("mfu", short_help="MFU of one occurrence of a region.")
@@ -51,11 +58,19 @@ if TYPE_CHECKING:
     metavar="X",
     help='FLOP of one occurrence on all its devices: "132 TFLOP", or plain FLOP.',
 )
+@ncu_option
+@click.option(
+    "--flops-of",
+    type=click.Choice(["step", "region"]),
+    help="Where the region holds several steps: what the FLOP count.",
+)
 @click.option("--executed-flops", metavar="X", help="FLOP executed, recomputation counted: gives HFU.")
 @click.option("--tokens", type=float, help="Tokens of one occurrence.")
 @click.option("--model", metavar="MODEL", help="config.json, folder or shipped name: FLOP counted from it.")
 @click.option(
-    "--phase", type=click.Choice(["train", "prefill", "decode"]), help="With --model: what one occurrence is."
+    "--phase",
+    type=click.Choice(["train", "prefill", "decode"]),
+    help="With --model: what one occurrence is; train unless said.",
 )
 @click.option(
     "--batch", type=click.IntRange(min=1), help="With --model: sequences of one occurrence on all its devices."
@@ -74,13 +89,15 @@ if TYPE_CHECKING:
 def command(**options: Any) -> int:
     """MFU of one occurrence of a region: FLOP over wall time x devices x dense peak, and its cross-checks.
 
-    Exit code 3 where a ratio is above 1, or not known.
+    FLOP are given, or counted from a model's configuration: a training step is three times its forward pass, a multiply-add is
+    2 FLOP, causal attention counts what it computes. Without either, executed FLOP come from recorded shapes where these cover
+    the region's kernels. Exit code 3 where a ratio is above 1, or not known.
 
     \b
       mansard trace mfu profile.sqlite --region train_step --flops "132 TFLOP" --peak "989 TFLOP/s"
       mansard trace mfu profile.sqlite --region step --model config.json --phase train --batch 8 --seq 4096 --dtype bf16
     """  # fmt: skip
-    from mansard.cli.trace.common import deliver, device_index, read
+    from mansard.cli.trace.common import deliver, device_index, read, with_demands
     from mansard.core.unknown import is_known
     from mansard.diagnose.peaks import compute_peak, identify
     from mansard.diagnose.utilisation import region_use
@@ -92,7 +109,7 @@ def command(**options: Any) -> int:
 
     work = work_of(options)
     peak = peak_of(options)
-    timeline = read(options)
+    timeline = read(options, prepare=with_demands(options))
     device = device_index(timeline, options["device"])
     kinds = tuple(k for k in (Kind.ANNOTATION, Kind.CPU_OP) if timeline.has(k))
     ranges = attribute(timeline, kinds=kinds or (Kind.ANNOTATION,))
@@ -102,6 +119,7 @@ def command(**options: Any) -> int:
         ranges, options["region"], work, compute_peak(chip, given_flop_per_s=peak, dtype=options["dtype"]),
         occurrence=options["occurrence"], match=options["match"], device=device, gpus=options["gpus"],
         all_threads=options["all_threads"], of_kernels=options["source"] == "kernel", steps=find_steps(timeline),
+        flop_of=options["flops_of"],
     )  # fmt: skip
     document = mfu_document(timeline, use, chip)
     deliver(document, mfu_lines, as_json=options["as_json"])
@@ -130,6 +148,8 @@ def work_of(options: Mapping[str, Any]) -> Work:
     stated = {name for name in ("accumulation",) if options[name] is not None}
     if options["recompute"] is not None:
         stated.add("checkpointing")
+    if options["recompute"] == "none":
+        stated.add("no_recompute")
     if options["dtype"] is not None:
         stated.add("dtype")
     flop = amount(options["flops"], "flop", "--flops")
@@ -162,9 +182,9 @@ def _from_model(options: Mapping[str, Any], stated: set[str]) -> Work:
     from mansard.workload.model.load import load_model
     from mansard.workload.training import Recipe
 
-    phase, batch = options["phase"], options["batch"]
-    if phase is None or batch is None:
-        raise UsageError("--model needs --phase and --batch", hint="--phase train --batch 8 --seq 4096")
+    phase, batch = options["phase"] or "train", options["batch"]
+    if batch is None:
+        raise UsageError("--model needs --batch", hint="--phase train --batch 8 --seq 4096")
     if phase != "decode" and options["seq"] is None:
         raise UsageError(f"--model --phase {phase} needs --seq", hint="tokens per sequence")
     if phase == "decode" and options["context"] is None:
@@ -175,13 +195,14 @@ def _from_model(options: Mapping[str, Any], stated: set[str]) -> Work:
         context=options["context"] if phase == "decode" else None, accumulation=options["accumulation"],
     )  # fmt: skip
     found = estimate(load_model(options["model"]), request).phase
-    words = f"{options['model']}, {phase}, batch {batch}, " + (
+    words = f"{options['model']}, {phase}{'' if options['phase'] else ' (--phase was not given)'}, batch {batch}, " + (
         f"context {options['context']}" if phase == "decode" else f"{options['seq']} tokens each"
     )
     return Work(
         flop=float(found.model_flop),
         executed_flop=float(found.executed_flop),
         tokens=float(found.tokens),
-        source=f"counted from {words}, causal attention",
+        source=f"counted from {words}; {_CONVENTION[phase]}",
+        of={"train": "one forward and backward", "prefill": "one forward", "decode": "one decode step"}[phase],
         stated=frozenset(stated | {"tokens", "layers"}),
     )

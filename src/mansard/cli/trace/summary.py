@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from mansard.cli.trace.common import file_options
+
+if TYPE_CHECKING:
+    from mansard.trace.timeline import Timeline
 
 
 @click.command("summary", short_help="Busy and idle time of each device.")
@@ -29,21 +34,24 @@ def command(**options: Any) -> int:
     from mansard.cli.trace.common import deliver, exit_code, read
     from mansard.report.trace_text import summary_lines
 
-    timeline = read(options)
-    document = summarise(timeline, options)
+    document = summarise(read(options), options)
     deliver(document, summary_lines, as_json=options["as_json"])
     return exit_code(document)
 
 
-def summarise(timeline: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the document of a profile or a window."""
+def summarise(timeline: Timeline, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document of a profile or a window.
+
+    Ranges and kernel names come first and leave nothing behind but their figures, then one device after the other: of a
+    large profile, little more than its own columns is held.
+    """
     from mansard.cli.trace.common import device_index
     from mansard.diagnose.peaks import identify
     from mansard.report.trace_document import summary_document
     from mansard.trace.categories import load_rules, shipped_rules
     from mansard.trace.kernels import graphs, kernel_table
-    from mansard.trace.launches import join_launches
-    from mansard.trace.occupancy import device_times
+    from mansard.trace.launches import join_launches, lean
+    from mansard.trace.occupancy import each_device_time
     from mansard.trace.profile_steps import find_steps
     from mansard.trace.regions import attribute
     from mansard.trace.timeline import Kind
@@ -51,13 +59,16 @@ def summarise(timeline: Any, options: dict[str, Any]) -> dict[str, Any]:
     rules = load_rules(options["rules"]) if options.get("rules") else shipped_rules()
     chosen = device_index(timeline, options["device"])
     launches = join_launches(timeline)
-    devices = device_times(timeline, rules=rules, launches=launches, devices=None if chosen is None else [chosen])
+    timeline = lean(timeline, launches)
+    launches = replace(launches, calls=timeline.of(Kind.RUNTIME))
     ranges = attribute(timeline, launches=launches)
+    steps = find_steps(timeline, marker=options.get("marker"), ranges=ranges, busy=False)
     rows = kernel_table(timeline, rules=rules, launches=launches, ranges=ranges)
+    found = graphs(timeline, launches)
     kernels = launches.launched & (launches.kind == int(Kind.KERNEL))
-    launched = int(kernels.sum()), int(launches.work.duration_ns[kernels].sum())
+    launched = int(kernels.sum()), int(launches.work.duration_ns.sum(where=kernels))
+    del ranges, kernels
+    launches = replace(launches)  # without the orders that ranges needed
     chips = {i: identify([d]) for i, d in enumerate(timeline.devices)}
-    steps = find_steps(timeline, marker=options.get("marker"), ranges=ranges)
-    return summary_document(
-        timeline, devices, rows, graphs(timeline, launches), steps, chips, launched=launched, top=options.get("top", 10)
-    )
+    devices = each_device_time(timeline, rules=rules, launches=launches, devices=None if chosen is None else [chosen])
+    return summary_document(timeline, devices, rows, found, steps, chips, launched=launched, top=options.get("top", 10))

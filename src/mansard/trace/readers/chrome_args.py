@@ -97,6 +97,16 @@ class HostArgs(CallArgs, gc=False):
     kernel_gb: Raw = _f(default=ABSENT, name=SHARED["kernel_gb"])
 
 
+class PlainArgs(CallArgs, gc=False):
+    """Arguments of events without a category, which the XLA profiler writes: its own count of an operation's cost."""
+
+    step_number: Any = _f(default=NONE, name="step_num")
+    model_flop: Any = _f(default=NONE, name="model_flops")
+    flop: Any = _f(default=NONE, name="flops")
+    accessed: Any = _f(default=NONE, name="bytes_accessed")
+    accessed_raw: Any = _f(default=NONE, name="raw_bytes_accessed")
+
+
 class SyncArgs(CallArgs, gc=False):
     """Arguments of a wait."""
 

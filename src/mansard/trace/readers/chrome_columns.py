@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.core.errors import InputError
-from mansard.trace.readers.chrome_args import ARGS, HOST_KINDS, CallArgs, DetailTable, loose
+from mansard.trace.readers.chrome_args import ARGS, HOST_KINDS, CallArgs, DetailTable, PlainArgs, loose
 from mansard.trace.readers.chrome_damage import Tally
 from mansard.trace.readers.chrome_times import to_ns
 from mansard.trace.readers.kineto_text import ABSENT, Event
@@ -38,6 +38,7 @@ KINDS: dict[str, Kind] = {
 _INTEGERS: dict[str, tuple[str, ...]] = {
     "correlation": ("correlation_long", "correlation_xla"), "external_id": ("external_old",), "device": (), "stream": (),
     "context": (), "nbytes": (), "sequence": (), "forward_thread": (), "graph_node": (),
+    "step_number": (), "model_flop": ("flop",), "accessed": ("accessed_raw",),
 }  # fmt: skip
 _WIDE = 2**63
 Key = tuple[Any, Any]
@@ -205,7 +206,7 @@ class Columns:
             return np.array([places[hashable(e.pid), hashable(e.tid)] for e in group], dtype=np.int32)
 
     def _arguments(self, kind: Kind | None, group: list[Event]) -> dict[str, npt.NDArray[Any]]:
-        shape = ARGS.get(kind, CallArgs) if kind is not None else CallArgs
+        shape = ARGS.get(kind, CallArgs) if kind is not None else PlainArgs
         try:
             decoded = _decoder(shape).decode(b"[" + b",".join([e.args for e in group]) + b"]")
             if len(decoded) != len(group):
@@ -292,7 +293,16 @@ class Columns:
         return events(start_ns=rows.column("start", count), end_ns=rows.column("end", count), extras=extras, **given)
 
 
-_EXTRAS = ("external_id", "sequence", "forward_thread", "graph_node", "sync_kind")
+_EXTRAS = (
+    "external_id",
+    "sequence",
+    "forward_thread",
+    "graph_node",
+    "sync_kind",
+    "step_number",
+    "model_flop",
+    "accessed",
+)
 _DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 

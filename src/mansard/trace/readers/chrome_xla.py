@@ -30,6 +30,9 @@ def sort_out(columns: Columns) -> None:
     names = columns.names.table()
     kind_of = np.array([_kind(columns, keys[int(p) >> 31], names[int(p) & (2**31 - 1)]) for p in pairs], dtype=np.int64)
     kinds = kind_of[inverse.reshape(-1)]
+    step = taken.get("step_number")
+    if step is not None:  # a StepTraceAnnotation of the program
+        kinds[(kinds == int(Kind.OTHER)) & (step >= 0)] = int(Kind.ANNOTATION)
     device, stream = _places(columns, keys)
     on_device = device[place] >= 0
     taken["device"] = np.where(on_device, device[place], taken.get("device", device[place]))

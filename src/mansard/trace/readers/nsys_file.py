@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import mmap
+import os
 import re
 import shutil
 import sqlite3
@@ -47,6 +48,7 @@ class NsysFile:
         self._held = 0
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._map: mmap.mmap | None = None
+        self._descriptor: int | None = None
         self._leaves: Any = None
         self._cut = False  # whether pages are missing; then SQLite gives up where the pages themselves do not
         place = self._place(path)
@@ -76,6 +78,9 @@ class NsysFile:
         if getattr(self, "_db", None) is not None:
             self._db.close()
         self._leaves = None
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
         if self._map is not None:
             try:
                 self._map.close()
@@ -125,8 +130,9 @@ class NsysFile:
             if size < 4096:
                 return
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._descriptor = os.dup(file.fileno()) if hasattr(os, "pread") else None
         try:
-            self._leaves = sqlite_leaves.open_file(np.frombuffer(self._map, dtype=np.uint8))
+            self._leaves = sqlite_leaves.open_file(np.frombuffer(self._map, dtype=np.uint8), self._descriptor)
         except sqlite_leaves.NotPlainError:
             self._leaves = None
             return
@@ -241,7 +247,6 @@ class NsysFile:
             arrays, place, missing = sqlite_leaves.read_columns(
                 self._leaves, facts["root"], order, alias=facts["alias"],
                 text=names.index(text) if text is not None else None, progress=report,
-                release=self._release,
             )  # fmt: skip
         except (sqlite_leaves.NotPlainError, IndexError, OverflowError):
             return None

@@ -8,8 +8,9 @@ asks SQLite. Source: the file format, https://www.sqlite.org/fileformat2.html, s
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ Bytes = npt.NDArray[np.uint8]
 NULL = np.iinfo(np.int64).min  # stands for NULL while decoding
 _SIZES = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0], dtype=np.int32)
 _CHUNK_PAGES = 256  # what fits the cache of one core
+_SPREAD = 6  # up to so many times the wanted pages are read in one piece
 
 
 class NotPlainError(Exception):
@@ -44,10 +46,16 @@ class _File:
     page_bytes: int
     usable: int
     pages: int
+    descriptor: int | None
 
 
-def open_file(data: Bytes) -> _File:
+def open_file(data: Bytes, descriptor: int | None = None) -> _File:
     """Return the layout of a database that lies in `data`.
+
+    Args:
+        data: The file, such as a mapping of it.
+        descriptor: The same file opened for reading. Pages are then read, not mapped: a page fault for every few of them
+            costs more than copying them, and mapped pages count as memory of the process.
 
     Raises:
         NotPlainError: It is too short, or its header says nothing usable.
@@ -58,7 +66,9 @@ def open_file(data: Bytes) -> _File:
     page = 65536 if page == 1 else page
     if page < 512 or page & (page - 1) or data[18] > 2 or data[19] > 2:
         raise NotPlainError("an unknown page size or version")
-    return _File(data=data, page_bytes=page, usable=page - int(data[20]), pages=data.size // page)
+    return _File(
+        data=data, page_bytes=page, usable=page - int(data[20]), pages=data.size // page, descriptor=descriptor
+    )
 
 
 def read_columns(
@@ -69,7 +79,6 @@ def read_columns(
     alias: int | None = None,
     text: int | None = None,
     progress: Callable[[float], None] | None = None,
-    release: Callable[[], None] = lambda: None,
 ) -> tuple[list[npt.NDArray[Any]], Text | None, int]:
     """Return columns of a table in rowid order.
 
@@ -80,7 +89,6 @@ def read_columns(
         alias: Index of the INTEGER PRIMARY KEY column, whose value is the rowid, or None.
         text: Index of a text column that is wanted too.
         progress: Called with the share that is done.
-        release: Called now and then, to give back pages of the file that were read.
 
     Returns:
         The columns, the text column, and how many leaf pages lie beyond the end of the file.
@@ -88,8 +96,7 @@ def read_columns(
     Raises:
         NotPlainError: The table cannot be read this way.
     """
-    leaves, missing = _leaf_pages(file, root)
-    counts = _cell_counts(file, leaves)
+    leaves, counts, missing = _leaf_pages(file, root)
     first = np.concatenate([[0], np.cumsum(counts)])
     total = int(first[-1])
     out = [np.empty(total, dtype=dtype) for _, dtype in columns]
@@ -97,8 +104,6 @@ def read_columns(
     order = [index for index, _ in columns]
 
     def work(start: int) -> None:
-        if start % (_CHUNK_PAGES * 32) == 0:
-            release()
         part = slice(start, start + _CHUNK_PAGES)
         rows = slice(int(first[start]), int(first[min(start + _CHUNK_PAGES, leaves.size)]))
         values, place = _decode(file, leaves[part], counts[part], order, alias, text)
@@ -127,29 +132,30 @@ def _ragged(counts: Int64Array) -> Int64Array:
     return index - np.repeat(ends - counts, counts)
 
 
-def _leaf_pages(file: _File, root: int) -> tuple[Int64Array, int]:
-    """Return the leaf pages of a table in rowid order, and how many pages lie beyond the end of the file."""
+def _leaf_pages(file: _File, root: int) -> tuple[Int64Array, Int64Array, int]:
+    """Return the leaf pages of a table in rowid order, their row counts, and how many pages lie beyond the end of the file."""
     level = np.array([root], dtype=np.int64)
     missing = 0
     for _ in range(20):
         present = (level >= 1) & (level <= file.pages)
         missing += int(np.count_nonzero(~present))
         level = level[present]
-        base = (level - 1) * file.page_bytes
-        kind = file.data[base + np.where(level == 1, 100, 0)]
+        kind, counts = _heads(file, level)
         if level.size == 0 or (kind == 0x0D).all():
             if np.unique(level).size != level.size:
                 raise NotPlainError("a page is named twice")
-            return level, missing
+            if (np.where(level == 1, 108, 8) + 2 * counts > file.page_bytes).any():
+                raise NotPlainError("a page names more cells than it can hold")
+            return level, counts, missing
         if not (kind == 0x05).all():
             raise NotPlainError("the tree is not of one depth, or no table")
-        level = _children(file, level, base)
+        level = _children(file, level, counts)
     raise NotPlainError("the tree is too deep")
 
 
-def _children(file: _File, level: Int64Array, base: Int64Array) -> Int64Array:
+def _children(file: _File, level: Int64Array, counts: Int64Array) -> Int64Array:
+    base = (level - 1) * file.page_bytes
     head = base + np.where(level == 1, 100, 0)
-    counts = _be16(file, head + 3)
     if (head + 12 + 2 * counts > base + file.page_bytes).any():
         raise NotPlainError("a page names more cells than it can hold")
     cells = np.repeat(base, counts) + _be16(file, np.repeat(head + 12, counts) + 2 * _ragged(counts))
@@ -177,13 +183,43 @@ def _inside(file: _File, at: Int64Array) -> Int64Array:
     return at
 
 
-def _cell_counts(file: _File, leaves: Int64Array) -> Int64Array:
-    base = (leaves - 1) * file.page_bytes
-    head = base + np.where(leaves == 1, 100, 0)
-    counts = _be16(file, head + 3)
-    if (head + 8 + 2 * counts > base + file.page_bytes).any():
-        raise NotPlainError("a page names more cells than it can hold")
-    return counts
+def _heads(file: _File, level: Int64Array) -> tuple[Bytes, Int64Array]:
+    """Return the kind of each page of a tree and how many cells it has."""
+    kinds = np.empty(level.size, dtype=np.uint8)
+    counts = np.empty(level.size, dtype=np.int64)
+    at = 0
+    for first in range(0, level.size, _CHUNK_PAGES):
+        for pages in _pages(file, level[first : first + _CHUNK_PAGES]):
+            rows = np.arange(pages.shape[0])
+            here = slice(at, at + rows.size)
+            head = np.where(level[here] == 1, 100, 0)
+            kinds[here] = pages[rows, head]
+            counts[here] = pages[rows, head + 3].astype(np.int64) << 8 | pages[rows, head + 4]
+            at += rows.size
+    return kinds, counts
+
+
+def _pages(file: _File, leaves: Int64Array) -> Iterator[Bytes]:
+    """Yield the bytes of some pages, in their order, as rows of one or more arrays."""
+    low, high = int(leaves.min()), int(leaves.max())
+    count = high - low + 1
+    if file.descriptor is None:
+        yield file.data[: file.pages * file.page_bytes].reshape(file.pages, file.page_bytes)[leaves - 1]
+    elif count <= _SPREAD * leaves.size:
+        yield _read(file, low, count)[leaves - low]
+    else:
+        edges = np.flatnonzero(np.diff(leaves) != 1) + 1
+        for run in np.split(leaves, edges):
+            yield _read(file, int(run[0]), run.size)
+
+
+def _read(file: _File, first: int, count: int) -> Bytes:
+    """Return consecutive pages from the file."""
+    assert file.descriptor is not None
+    raw = os.pread(file.descriptor, count * file.page_bytes, (first - 1) * file.page_bytes)
+    if len(raw) != count * file.page_bytes:
+        raise NotPlainError("the file became shorter while it was read")
+    return np.frombuffer(raw, dtype=np.uint8).reshape(count, file.page_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +234,12 @@ class _Chunk:
 
 
 def _chunk(file: _File, leaves: Int64Array) -> _Chunk:
-    pages = file.data[: file.pages * file.page_bytes].reshape(file.pages, file.page_bytes)
     data = np.empty(leaves.size * file.page_bytes + 8, dtype=np.uint8)
-    np.take(pages, leaves - 1, axis=0, out=data[:-8].reshape(leaves.size, file.page_bytes))
+    rows = data[:-8].reshape(leaves.size, file.page_bytes)
+    at = 0
+    for pages in _pages(file, leaves):
+        rows[at : at + pages.shape[0]] = pages
+        at += pages.shape[0]
     data[-8:] = 0
     return _Chunk(data=data, words=np.ndarray(shape=(data.size - 7,), dtype=np.uint64, buffer=data.data, strides=(1,)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -100,7 +101,7 @@ class _Build:
     parts: dict[Kind, list[Events]] = field(default_factory=dict)
     devices: list[Device] = field(default_factory=list)
     threads: list[Thread] = field(default_factory=list)
-    details: dict[tuple[str, str], int] = field(default_factory=dict)
+    details: dict[tuple[str, str, int], int] = field(default_factory=dict)
     damage: list[Damage] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     lines: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -139,15 +140,49 @@ def timeline_of(space: XSpace, path: Path, kinds: frozenset[Kind] | None = None)
         devices=tuple(build.devices),
         processes=(Process(pid=_pid(space), name=host),),
         threads=tuple(build.threads),
-        details=tuple(Detail(args={"hlo_module": m, "hlo_op": o}) for m, o in build.details),
+        details=tuple(Detail(args={"hlo_module": m, "hlo_op": o, "program_id": p}) for m, o, p in build.details),
         absent=_absent(space, tables, kinds, build),
         clock=_clock(space),
         damage=(*(Damage(code="profiler_error", text=e, incomplete=True) for e in space.errors), *build.damage),
         findings=tuple(build.findings),
         diagnostics=tuple(space.errors) + tuple(space.warnings),
         environment={"hostnames": list(space.hostnames)} if space.hostnames else {},
-        extras={"planes": dict(build.lines), "plane_stats": {p.name: _plain(p.stats) for p in space.planes}},
+        extras={
+            "planes": dict(build.lines),
+            "plane_stats": {p.name: _plain(p.stats) for p in space.planes},
+            "programs": _programs(space),
+        },
     )
+
+
+def _counted(plane: XPlane, line: XLine) -> dict[str, npt.NDArray[Any]]:
+    """Return the FLOP and bytes that the profiler wrote beside each operation, on the event or on its kind."""
+    found = {}
+    for column, names in (
+        ("model_flop", ("model_flops", "flops")),
+        ("accessed", ("bytes_accessed", "raw_bytes_accessed")),
+    ):
+        for name in names:
+            if column in found or not plane.stat_ids(name):
+                continue
+            values = plane.integers(line, name)
+            own = {m: s[name] for m, s in plane.event_stats.items() if isinstance(s.get(name), int | float)}
+            for number, value in own.items():
+                values[(line.metadata == number) & (values < 0)] = int(value)
+            if (values >= 0).any():
+                found[column] = values
+    return found
+
+
+def _programs(space: XSpace) -> dict[str, bytes]:
+    """Return the programs that ran, as HloProto messages by name; a profile keeps them on its metadata plane."""
+    found: dict[str, bytes] = {}
+    for plane in space.planes:
+        for number, stats in plane.event_stats.items():
+            proto = stats.get("Hlo Proto", stats.get("hlo_proto"))
+            if isinstance(proto, bytes):
+                found[plane.event_names.get(number, str(number))] = proto
+    return found
 
 
 def _device_plane(plane: XPlane, build: _Build) -> None:
@@ -168,7 +203,7 @@ def _device_plane(plane: XPlane, build: _Build) -> None:
             "stream": stream_of(line.name, line.number), "correlation": plane.integers(line, "correlation_id"),
             "detail": _details(plane, line, build),
         }  # fmt: skip
-        table = events(**columns)
+        table = events(**columns, extras=_counted(plane, line))
         if kind is not Kind.KERNEL:
             build.parts.setdefault(kind, []).append(table)
             continue
@@ -219,10 +254,11 @@ def _details(plane: XPlane, line: XLine, build: _Build) -> npt.NDArray[np.int32]
     if not chosen.size:
         return out
     module, modules = plane.texts(line, "hlo_module")
-    pairs, inverse = np.unique(np.stack([module[chosen], op[chosen]]), axis=1, return_inverse=True)
+    program = plane.integers(line, "program_id")
+    triples, inverse = np.unique(np.stack([module[chosen], op[chosen], program[chosen]]), axis=1, return_inverse=True)
     codes = [
-        build.details.setdefault((modules[m] if m >= 0 else "", ops[o]), len(build.details))
-        for m, o in pairs.T.tolist()
+        build.details.setdefault((modules[m] if m >= 0 else "", ops[o], p), len(build.details))
+        for m, o, p in triples.T.tolist()
     ]
     out[chosen] = np.array(codes, dtype=np.int32)[inverse.reshape(-1)]
     return out
@@ -243,9 +279,23 @@ def _host_plane(plane: XPlane, build: _Build) -> None:
         python = np.array([t.startswith("$") for t in texts], dtype=np.bool_)[_local(line)]
         kind = np.where(python, int(Kind.PYTHON), np.where(detail >= 0, int(Kind.CPU_OP), int(Kind.OTHER)))
         kind[plane.integers(line, "step_num") >= 0] = int(Kind.ANNOTATION)  # a StepTraceAnnotation of the program
-        kind[(kind == Kind.OTHER) & _runtime(texts)[_local(line)]] = int(Kind.RUNTIME)
+        kind[_runtime(texts)[_local(line)]] = int(Kind.RUNTIME)  # some name the operation they launch
+        if line.name.lower().startswith(("python", "main")):
+            kind[(kind == Kind.OTHER) & _marked(texts)[_local(line)]] = int(Kind.ANNOTATION)
         for code in np.unique(kind).tolist():
             build.parts.setdefault(Kind(code), []).append(table.take(kind == code))
+
+
+#: What XLA, PjRt and JAX call their own ranges on the Python thread; the rest of that line is TraceAnnotation of the program.
+_OWN = re.compile(
+    r"::|^(PjitFunction|PJRT_|PjRt|Pjit|ParseArguments|shard_args|DevicePut|PythonRefManager|cpp_pjit|Wait for |Handle input|Allocate|"
+    r"Memory(Alloc|Dealloc)ation|RecordUsage|end: |backend_compile|Execute|Compile|XlaCompile|Transfer|CopyTo|MlirTo|Tfrt|Thunk|Gpu|Cpu)"
+)
+
+
+def _marked(texts: list[str]) -> npt.NDArray[np.bool_]:
+    """Return which names of the Python thread the program gave itself: what is left of those of the runtime."""
+    return np.array([bool(t) and not t.startswith("$") and _OWN.search(t) is None for t in texts], dtype=np.bool_)
 
 
 def _runtime(texts: list[str]) -> npt.NDArray[np.bool_]:
