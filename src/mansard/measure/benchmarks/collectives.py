@@ -21,6 +21,7 @@ from mansard.measure.benchmarks.link_points import (
     host_facts,
     link_of,
     local_devices,
+    missing_whole_bytes,
 )
 from mansard.measure.links.mesh import Mesh, mesh_of
 from mansard.measure.links.shapes import LAYOUTS, REDUCTIONS, Shapes, shapes_of
@@ -108,7 +109,7 @@ class Collective:
     def waived(self, params: Params, impl: str, where: Where) -> Waived | None:
         """Return why this point cannot run here, or None."""
         backend = self.implementations[impl]
-        missing = missing_package(backend)
+        missing = missing_package(backend) or missing_whole_bytes(params)
         if missing is not None:
             return missing
         if int(params["dcn_size"]) > 1:

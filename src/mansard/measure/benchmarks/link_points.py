@@ -6,7 +6,8 @@ import functools
 import os
 from typing import Any
 
-from mansard.measure.points.benchmark import Where
+from mansard.core.dtypes import dtype_bytes
+from mansard.measure.points.benchmark import Params, Waived, Where
 
 RANKS_VARIABLE = "MANSARD_RANKS"  # points of different numbers of ranks go to different processes
 MOST_RANKS = 32
@@ -14,6 +15,15 @@ MOST_LOCAL = 256
 LOCAL_DEVICES = "local_devices"
 LOOPBACK = "loopback"
 HOST_MEMORY = "host_memory"
+
+
+def missing_whole_bytes(params: Params) -> Waived | None:
+    """Return that elements of less than a byte are not moved here, or None."""
+    dtype = str(params["dtype"])
+    if dtype_bytes(dtype) >= 1:
+        return None
+    text = f"how {dtype} is packed on the way differs between runtimes, so its bytes are not known"
+    return Waived(reason=text, missing="dtype")
 
 
 def local_devices() -> int:

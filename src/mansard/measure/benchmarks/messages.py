@@ -11,7 +11,14 @@ from mansard.core.collectives import SIZE_MEANS
 from mansard.core.dtypes import dtype_bytes, short_dtype
 from mansard.core.errors import UsageError
 from mansard.measure.benchmarks.entry import chosen, missing_memory, missing_package
-from mansard.measure.benchmarks.link_points import MOST_RANKS, RANKS_VARIABLE, host_facts, link_of, local_devices
+from mansard.measure.benchmarks.link_points import (
+    MOST_RANKS,
+    RANKS_VARIABLE,
+    host_facts,
+    link_of,
+    local_devices,
+    missing_whole_bytes,
+)
 from mansard.measure.links.mesh import pairs_of
 from mansard.measure.links.shapes import Shapes
 from mansard.measure.points.benchmark import Parameter, Params, Prepared, Transfer, Waived, Where, Work
@@ -106,7 +113,7 @@ class Messages:
     def waived(self, params: Params, impl: str, where: Where) -> Waived | None:
         """Return why this point cannot run here, or None."""
         backend = self.implementations[impl]
-        missing = missing_package(backend)
+        missing = missing_package(backend) or missing_whole_bytes(params)
         if missing is not None:
             return missing
         needed = self.needed(params, local_devices() if where.platform == "cpu" else where.devices)
