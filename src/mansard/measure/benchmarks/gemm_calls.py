@@ -70,15 +70,16 @@ def prepare(p: Product, impl: str, where: Where, seed: int = 0) -> Prepared:
         where: Device it runs on.
         seed: Seed of the inputs.
     """
-    if impl == "jax":
-        return _jax(p, where, seed)
-    if impl == "torch":
-        return _torch(p, where, seed)
-    if impl == "numpy":
-        return _numpy(p, seed)
+    if impl in _BY_LIBRARY:
+        return _BY_LIBRARY[impl](p, where, seed)[0]
     from mansard.measure.benchmarks.gemm_native import prepare_native
 
     return prepare_native(p, impl, where, seed)
+
+
+def prepare_renewed(p: Product, impl: str, where: Where, seed: int = 0) -> tuple[Prepared, Callable[[], None]]:
+    """Return a product of a library, and what gives it new random operands, on the device, before the next call."""
+    return _BY_LIBRARY[impl](p, where, seed)
 
 
 def facts_of(p: Product, call: str, **more: Any) -> dict[str, Any]:
@@ -86,7 +87,7 @@ def facts_of(p: Product, call: str, **more: Any) -> dict[str, Any]:
     return {"call": call, "data": inputs.data_kind(p.dtype), **p.describe(), **more}
 
 
-def _jax(p: Product, where: Where, seed: int) -> Prepared:
+def _jax(p: Product, where: Where, seed: int) -> tuple[Prepared, Callable[[], None]]:
     import jax
 
     from mansard.measure.points import with_jax
@@ -125,9 +126,18 @@ def _jax(p: Product, where: Where, seed: int) -> Prepared:
         product, list(arguments.values()), expected=("dot", "dot-general", "__cublas$gemm", "__cublas$lt$matmul",
                                                      "__cublas$lt$matmul$f8", "__onednn$matmul", "convolution"),
     )  # fmt: skip
+    key = [jax.random.key(seed)]
+    jit: Any = jax.jit
+    draw = jit(lambda k, like: jax.random.normal(k, like.shape, jax.numpy.float32).astype(like.dtype))
+
+    def renew() -> None:
+        for position, name in enumerate("ab"):
+            key[0], one = jax.random.split(key[0])
+            held[name] = call.inputs[position] = jax.block_until_ready(draw(one, held[name]))
+
     executed = executed_dtype(p, "jax", where)
     text = f"jax.lax.dot_general(preferred_element_type={p.accumulate}, precision={precision}), result donated"
-    return Prepared(
+    prepared = Prepared(
         run=call.run,
         verify=lambda: verified(p, held, call.result, with_jax.values),
         count_by_compiler=call.counts,
@@ -136,9 +146,10 @@ def _jax(p: Product, where: Where, seed: int) -> Prepared:
         chain=call.chain,
         operands=lambda: call.operands(*arguments),
     )
+    return prepared, renew
 
 
-def _torch(p: Product, where: Where, seed: int) -> Prepared:
+def _torch(p: Product, where: Where, seed: int) -> tuple[Prepared, Callable[[], None]]:
     import torch
 
     from mansard.measure.points import with_torch
@@ -159,7 +170,7 @@ def _torch(p: Product, where: Where, seed: int) -> Prepared:
     out = torch.empty(p.shape_c, dtype=kinds["c"], device=device)
     text, function = _torch_call(p, held, out)
     call = with_torch.prepared(function, (), device=device, expected=_TORCH_OPERATIONS)
-    return Prepared(
+    prepared = Prepared(
         run=call.run,
         verify=lambda: verified(p, held, call.result, with_torch.values),
         count_by_compiler=call.counts,
@@ -169,6 +180,12 @@ def _torch(p: Product, where: Where, seed: int) -> Prepared:
             with_torch.operand(out, "result", "output"),
         ],
     )
+
+    def renew() -> None:
+        for name in "ab":
+            held[name].copy_(torch.randn(held[name].shape, device=device))
+
+    return prepared, renew
 
 
 _TORCH_OPERATIONS = (
@@ -211,7 +228,7 @@ def _torch_call(p: Product, held: Mapping[str, Any], out: Any) -> tuple[str, Cal
     return f"torch.{plain.__name__}(out=), scaled in place", scaled_by_hand
 
 
-def _numpy(p: Product, seed: int) -> Prepared:
+def _numpy(p: Product, _where: Where, seed: int) -> tuple[Prepared, Callable[[], None]]:
     held = host_inputs(p, seed)
     kind: Any = inputs.numpy_dtype(p.out)
     a = held["a"].swapaxes(-1, -2) if p.transpose_a else held["a"]
@@ -239,13 +256,25 @@ def _numpy(p: Product, seed: int) -> Prepared:
         for _ in range(count):
             once()
 
-    return Prepared(
+    prepared = Prepared(
         run=run,
         verify=lambda: verified(p, held, out, inputs.widened),
         count_by_compiler=lambda: Unknown("NumPy calls a library; nothing is compiled here"),
         facts=facts_of(p, "numpy.matmul(out=)", computed_in=p.dtype),
         operands=lambda: numpy_operands(held, out),
     )
+    rng = np.random.default_rng(seed)
+
+    def renew() -> None:
+        for name in "ab":
+            held[name][...] = rng.standard_normal(held[name].shape, dtype=held[name].dtype)
+
+    return prepared, renew
+
+
+_BY_LIBRARY: dict[str, Callable[[Product, Where, int], tuple[Prepared, Callable[[], None]]]] = {
+    "jax": _jax, "torch": _torch, "numpy": _numpy,
+}  # fmt: skip
 
 
 def numpy_operands(held: Mapping[str, Array], out: Array) -> Sequence[Operand]:

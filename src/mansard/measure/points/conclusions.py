@@ -1,0 +1,152 @@
+"""What several points say together: size laws, padding gains, cliffs, regimes, drift. Made from finished points alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mansard.core.ceilings import MemoryLevel
+from mansard.core.collectives import fit_alpha_beta
+from mansard.core.unknown import MaybeFloat, Unknown, is_known
+from mansard.measure.points.cliffs import cliffs, labelled, to_json
+from mansard.measure.points.regimes import two_regimes
+from mansard.measure.points.sustained import drift
+
+Element = Mapping[str, Any]
+LEAST_FOR_LAW = 3
+
+
+def conclusions(elements: Sequence[Element], levels: Sequence[MemoryLevel] = ()) -> list[dict[str, Any]]:
+    """Return what the points of a run say together, each with a `kind` and the benchmark and implementation it is of.
+
+    Args:
+        elements: Elements of `detailed.json`; those that failed, were waived or are implausible are left out.
+        levels: Memory levels, nearest first.
+    """
+    sound = [e for e in elements if e["state"] == "done" and e.get("verdict") != "implausible"]
+    found: list[dict[str, Any]] = []
+    for (name, impl), members in _families(sound).items():
+        head = {"benchmark": name, "impl": impl}
+        if name == "gemm_sweep":
+            found += [{**head, **law} for law in size_laws(members)]
+        if name == "gemm_alignment":
+            found += [{**head, **gain} for gain in padding_gains(members)]
+        if name == "memory_sweep":
+            found += [{**head, **curve} for curve in working_set_curves(members, levels)]
+    for element in sound:
+        meta = element["metadata"]
+        head = {"benchmark": meta["benchmark_name"], "impl": meta["impl"], "test_name": meta["test_name"]}
+        found += [{**head, **one} for one in _of_one(element)]
+    return found
+
+
+def _families(elements: Sequence[Element]) -> dict[tuple[str, str], list[Element]]:
+    groups: dict[tuple[str, str], list[Element]] = {}
+    for e in elements:
+        groups.setdefault((e["metadata"]["benchmark_name"], e["metadata"]["impl"]), []).append(e)
+    return groups
+
+
+def seconds_of(element: Element) -> list[float]:
+    """Return the times of one operation, in their order [s]."""
+    return [float(t) * 1e-3 for t in element["raw_times_ms"]]
+
+
+def windows_of(element: Element) -> list[list[float]]:
+    """Return the times in the windows they were taken in [s]."""
+    seconds, at, parts = seconds_of(element), 0, []
+    for _, size in (element.get("samples") or {}).get("windows") or [(0, len(seconds))]:
+        parts.append(seconds[at : at + int(size)])
+        at += int(size)
+    return [p for p in parts if p]
+
+
+def _split(elements: Sequence[Element], *without: str) -> list[list[Element]]:
+    """Return groups of points that differ in the parameters of `without` alone."""
+    groups: dict[str, list[Element]] = {}
+    for e in elements:
+        kept = {k: v for k, v in e["metadata"]["params"].items() if k not in without}
+        groups.setdefault(repr(sorted(kept.items(), key=lambda kv: kv[0])), []).append(e)
+    return list(groups.values())
+
+
+def size_laws(elements: Sequence[Element]) -> Iterator[dict[str, Any]]:
+    """Yield t = T0 + FLOP / rate of every sweep over N, with N at which half of the rate is reached.
+
+    Source: Hockney, Parallel Computing 20(3), 1994 (n_half), with FLOP in the place of bytes.
+    """
+    for members in _split(elements, "size"):
+        samples = {float(e["metrics"]["flop"]): seconds_of(e) for e in members}
+        fit = fit_alpha_beta(samples) if len(samples) >= LEAST_FOR_LAW else Unknown("a law needs three sizes")
+        if isinstance(fit, Unknown):
+            yield {"kind": "size_law", "law": fit.to_json()}
+            continue
+        half = fit.n_half_bytes
+        curve = sorted((int(e["metadata"]["params"]["size"]), _rate(e), e["metrics"].get("mfu_ratio")) for e in members)
+        yield {
+            "kind": "size_law", "model": "t = T0 + FLOP / rate", "fixed_s": fit.alpha_s, "fixed_ci95_s": list(fit.alpha_ci95_s),
+            "flop_per_s": _plain(fit.beta_bytes_per_s),
+            "half_rate_n": (half / 2.0) ** (1.0 / 3.0) if is_known(half) else _plain(half),
+            "error_ratio": fit.error_ratio,
+            "points": [{"n": n, "flop_per_s": rate, "mfu_ratio": mfu} for n, rate, mfu in curve],
+        }  # fmt: skip
+
+
+def _plain(value: MaybeFloat) -> Any:
+    return value.to_json() if isinstance(value, Unknown) else value
+
+
+def _rate(element: Element) -> float:
+    return float(element["metrics"]["flop"]) / float(element["metrics"]["median_s"])
+
+
+def padding_gains(elements: Sequence[Element]) -> Iterator[dict[str, Any]]:
+    """Yield for every padded size how much sooner the same result is there, the padded work included.
+
+    A gain is claimed only where the intervals of the two times do not overlap.
+    """
+    for members in _split(elements, "size"):
+        base = int(members[0]["metadata"]["params"]["base"])
+        own = next((e for e in members if int(e["metadata"]["params"]["size"]) == base), None)
+        if own is None:
+            continue
+        for e in sorted(members, key=lambda e: int(e["metadata"]["params"]["size"])):
+            size = int(e["metadata"]["params"]["size"])
+            if size == base:
+                continue
+            before, after = own["metrics"], e["metrics"]
+            gain = float(before["median_s"]) / float(after["median_s"])
+            low = float(before["ci95_low_s"]) / float(after["ci95_high_s"])
+            high = float(before["ci95_high_s"]) / float(after["ci95_low_s"])
+            verdict = "pad" if low > 1.0 else "do not pad" if high < 1.0 else "no difference seen"
+            yield {
+                "kind": "padding", "base": base, "padded": size, "gain_ratio": gain, "ci95": [low, high], "verdict": verdict,
+                "extra_flop_ratio": float(after["flop"]) / float(before["flop"]) - 1.0,
+                "flop_per_s": [_rate(own), _rate(e)],
+            }  # fmt: skip
+
+
+def working_set_curves(elements: Sequence[Element], levels: Sequence[MemoryLevel]) -> Iterator[dict[str, Any]]:
+    """Yield the sweep over the working set, its points labelled, with the cliffs found in the data."""
+    for members in _split(elements, "working_set_bytes"):
+        points = [
+            (float(e["metrics"]["working_set_bytes"]), float(e["metrics"]["bytes"]) / float(e["metrics"]["median_s"]))
+            for e in members
+        ]
+        scope = "core" if int(members[0]["metadata"]["params"].get("threads") or 0) == 1 else "node"
+        facts = members[0]["audit"].get("benchmark", {})
+        yield {
+            "kind": "working_set", "mix": facts.get("mix"), "page": facts.get("page"), "store": facts.get("store"),
+            "scope": scope, "unit": "B/s", "points": to_json(labelled(points, levels, scope)),
+            "cliffs": [{"after_bytes": size, "rate_ratio": ratio} for size, ratio in cliffs(points)],
+        }  # fmt: skip
+
+
+def _of_one(element: Element) -> Iterator[dict[str, Any]]:
+    """Yield what the samples of one point say of the machine: two regimes, and a rate that does not last."""
+    found = two_regimes(windows_of(element))
+    if found is not None:
+        yield {"kind": "two_regimes", **found.to_json()}
+    lasting = drift(seconds_of(element), int((element.get("samples") or {}).get("per_sample") or 1))
+    if lasting is not None and (lasting.throttles or element["metadata"]["benchmark_name"] == "gemm_throttling"):
+        yield {"kind": "sustained", **lasting.to_json()}
