@@ -12,6 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+import mansard
 from mansard.measure.config import json_schema, load_plan
 from mansard.measure.config.common import COMMON_NAMES
 from mansard.measure.config.names import all_names, find_benchmark, meaning_of
@@ -291,3 +292,26 @@ def test_the_short_sample_has_four_points_in_cache(tmp_path: Path) -> None:
         assert point.params["dtype"] == "bf16"
         assert (point.params["num_runs"], point.params["warmup_tries"]) == (5, 2)
     assert any("xprof_timing is accepted" in note for note in plan.notes)
+
+
+# The suites that are shipped
+
+SUITES = Path(mansard.__file__).resolve().parent / "data" / "suites"
+
+
+@pytest.mark.parametrize("name", ["standard", "full"])
+def test_a_shipped_suite_is_planned_without_a_note_and_covers_its_areas(name: str, validator: Any) -> None:
+    path = SUITES / f"{name}.yaml"
+    plan = load_plan(path)
+    assert plan.notes == ()
+    assert plan.waived == ()
+    assert {benchmark_named(p.benchmark).area for p in plan.points} == {
+        "compute", "memory", "host_transfer", "collectives", "attention", "operators",
+    }  # fmt: skip
+    assert not any("#" in p.name for p in plan.points)
+    assert not list(validator.iter_errors(read_yaml(path).plain()))
+
+
+def test_the_standard_suite_is_small() -> None:
+    # About five seconds a point: 60 points are five minutes.
+    assert load_plan(SUITES / "standard.yaml").size <= 60

@@ -93,24 +93,30 @@ def filled(benchmark: Benchmark, given: Mapping[str, Any]) -> tuple[dict[str, An
 def point_name(benchmark: Benchmark, impl: str, params: Mapping[str, Any]) -> str:
     """Return the stable name of a point: it depends on what is done and on nothing else that stands in the file.
 
-    Sizes and element types are always in it; other parameters where they differ from their default. How long a point
-    is measured, and when, is not part of its name.
+    The first parameter, sizes and element types are always in it; other parameters where they differ from their
+    default. How long a point is measured, and when, is not part of its name.
     """
     words = [f"{benchmark.name}[{impl}]"]
-    for parameter in benchmark.parameters:
+    for index, parameter in enumerate(benchmark.parameters):
         value = params.get(parameter.name)
-        if value is None or not _is_shown(parameter, value):
+        if value is None or value == "" or not (index == 0 or _is_shown(parameter, value)):
             continue
-        text = repr(value) if isinstance(value, float) else str(value)
-        words.append(f"{parameter.name}={text.lower() if isinstance(value, bool) else text}")
+        if isinstance(value, bool):
+            text = str(value).lower()
+        elif isinstance(value, float):
+            text = repr(int(value)) if value.is_integer() else repr(value)
+        else:
+            text = str(value)
+        words.append(f"{parameter.name}={text}")
     return " ".join(words)
 
 
 def _is_shown(parameter: Parameter, value: Any) -> bool:
-    default = default_of(parameter)
-    if parameter.default is REQUIRED or parameter.kind == "dtype" or value != default:
+    if parameter.default is REQUIRED or parameter.kind == "dtype":
         return True
-    return parameter.kind == "int" and bool(default)
+    default = default_of(parameter)
+    # A size has a default above 1; a flag, a factor and a seed have not.
+    return bool(value != default or (parameter.kind in ("int", "float") and default is not None and default > 1))
 
 
 def _by_word(parameters: Iterable[Parameter]) -> dict[str, Parameter]:
