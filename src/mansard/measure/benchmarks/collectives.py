@@ -150,6 +150,10 @@ class Collective:
             "mesh": "x".join(map(str, mesh.shape)), "layout": shapes.layout, "in_network_reduction": in_network(where.platform, self.name),
             **host_facts(where, self.implementations[impl], mesh.devices),
         }  # fmt: skip
+        if any(part not in (1, size) for part, size in zip(mesh.strategy, mesh.shape, strict=True)):
+            facts["strategy"] = (
+                f"{'x'.join(map(str, mesh.strategy))} on {facts['mesh']}: an axis takes part as a whole, so n is {mesh.participants}"
+            )
         if facts["in_network_reduction"] != "no":
             facts["busbw_kind"] = "effective: it may exceed the rate of the link, and is not clipped"
         if any(p.name == "reduce_op" for p in self.parameters):
