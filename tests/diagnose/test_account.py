@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from mansard.core import Bound, is_known
 from mansard.diagnose.analyse import diagnose_run
@@ -57,3 +60,29 @@ def test_a_profiler_that_cost_time_leaves_nothing_unrecorded() -> None:
     )
     assert found.time_shares["unattributed"] == 0.0
     assert found.verdict.bound is Bound.LATENCY
+
+
+def test_the_profiler_is_taken_out_where_its_events_are() -> None:
+    # With the profiler: 1000 operations of 2.9 us and 1.1 us after each, and 6 ms of Python: 10 ms. Each operation records 5
+    # events of 0.4 us: 2 ms a step, hence 8 ms without. Inside each lie 4.5 * 0.4 = 1.8 us, around it 0.2 us.
+    # Latency: 1000 * (2.9 - 1.8 + 1.1 - 0.2) us = 2 ms; Python keeps its 6 ms.
+    tiny = [Ran(TINY, 0.0029, pause_ms=0.0011)] * 999 + [Ran(TINY, 0.0029, pause_ms=6.0011)]
+    recorded = run_of(tiny, unprofiled_ms=8.0, overhead_us=0.4)
+    recorded = replace(recorded, op_events=np.full(recorded.op.size, 5, dtype=np.int32))
+    found = diagnose_run(recorded, two_core_machine(), program="train.py")
+    assert abs(found.time_shares["host"] - 6 / 8) < 0.001
+    assert abs(found.time_shares["latency"] - 2 / 8) < 0.001
+    assert abs(found.operators[0].time_s - 1000 * 1.1e-6) < 1e-9
+
+
+def test_noise_of_the_total_hits_every_part_alike() -> None:
+    # 12 ms of products, 4 ms of Python after them: 16 ms recorded, 15.6 ms without the profiler, which recorded one event of
+    # 0.3 us. The rest of the 0.4 ms is noise: nothing is to be taken from dispatch or Python for it.
+    found = diagnose_run(
+        run_of([Ran(GEMM, 12.0, pause_ms=4.0)], unprofiled_ms=15.6, overhead_us=0.3),
+        two_core_machine(),
+        program="train.py",
+    )
+    assert abs(found.time_shares["compute"] - 12 / 16) < 0.001
+    assert abs(found.time_shares["host"] - 4 / 16) < 0.001
+    assert abs(sum(part.time_s for part in found.parts) - 15.6e-3) < 1e-9

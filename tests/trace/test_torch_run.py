@@ -299,3 +299,33 @@ def test_a_program_without_a_framework_cannot_be_loaded(tmp_path):
     record([str(tmp_path / "p.py")], directory=tmp_path / "rec")
     with pytest.raises(UndecidedError, match="neither torch nor jax"):
         load_run(tmp_path / "rec")
+
+
+def test_the_engine_between_its_nodes_is_dispatch(tmp_path):
+    node = "autograd::engine::evaluate_function: "
+    result = run(
+        tmp_path,
+        [
+            event("aten::ones_like", 0, 10, **{"Input Dims": [[4, 5]], "Input type": ["float"]}),
+            event(node + "MmBackward0", 60, 20),  # 50 us: the graph is gone through
+            event(node + "AddBackward0", 82, 8),  # 2 us: from node to node
+            event(node + "MulBackward0", 590, 10),  # 500 us: not the engine alone
+            event("aten::add", 610, 10, **ADD),
+        ],
+    )
+    assert dispatch_us(result) == [(10, 60), (60, 80), (80, 82), (82, 90), (590, 600)]
+
+
+def test_recorded_events_are_counted_inside_operations_and_around_them(tmp_path):
+    result = run(
+        tmp_path,
+        [
+            event("aten::matmul", 0, 20, **MM),  # a frame
+            event("aten::mm", 5, 10, **MM),  # an operation of 3 events
+            event("aten::resolve_conj", 6, 3, **{"Input Dims": [[4, 5]], "Input type": ["float"]}),
+            event("aten::resolve_conj", 10, 1, **{"Input Dims": [[4, 5]], "Input type": ["float"]}),
+            event("aten::add", 30, 4, **ADD),
+        ],
+    )
+    assert result.op_events.tolist() == [3, 1]
+    assert result.frame_ns.tolist() == [0]

@@ -1,8 +1,9 @@
 """Where the time of a step goes: by bound and by part, each adding up to the step.
 
-The profiled timeline gives the proportions of operations; the time with the profiler off gives the total. What the
-profiler added is taken out of operations first (by the calibrated cost per operation), then out of the time between
-them; known waits are not inflated by a profiler and stay as they are.
+The profiled timeline gives the proportions, the time with the profiler off gives the total. What the profiler added is taken
+out where its events are (`overhead.ProfilerCost`): inside operations, and out of the dispatch around them. What then still
+differs from the total within the noise of step times hits every part alike; what is more than noise is dispatch, which a
+profiler inflates and which Python and known waits are not.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ import numpy.typing as npt
 
 from mansard.core import Bound
 from mansard.diagnose.judge_operators import JudgedOperator, MemoryEvidence
+from mansard.diagnose.overhead import STEP_NOISE
 from mansard.diagnose.records import SHARE_KINDS
 from mansard.diagnose.sweep import Int64Array, Layer, Segments, sweep
 from mansard.trace.run import Part, RunTrace, WaitCause
 
 #: An unprofiled step this much slower than the profiled ones is more than noise.
 NOISE_RATIO = 0.25
+#: At least this share of the recorded dispatch is kept, whatever the profiler is thought to have added to it.
+LEAST_DISPATCH = 0.2
 #: Precedence where several run at once: computing before communicating before waiting.
 _OPERATION_LAYERS = ("compute", "memory", "unattributed", "latency", "network", "host")
 
@@ -108,6 +112,8 @@ def account(
     duration_s: npt.NDArray[np.float64],
     unprofiled_s: float,
     memory: MemoryEvidence,
+    *,
+    around_s: float = 0.0,
 ) -> Account:
     """Return where the time of one step goes.
 
@@ -119,6 +125,7 @@ def account(
         duration_s: Duration of each operation in a typical step, without the profiler's part [s].
         unprofiled_s: Step time with the profiler off, measured or estimated [s].
         memory: What page faults say; memory that they mapped is unmapped between operations, and that is memory time.
+        around_s: What the profiler added around the operations of one step [s].
     """
     kinds = np.full(max(1, len(trace.operators)), "unattributed", dtype=object)
     for j in judged:
@@ -147,6 +154,7 @@ def account(
     waits = {cause.value: pieces.total_ns(f"wait {cause.value}") * per_step for cause in WaitCause}
     work["unattributed"] += waits.pop(WaitCause.UNEXPLAINED.value)
     dispatch, python = _between(trace, pieces, per_step)
+    dispatch = max(dispatch - around_s, LEAST_DISPATCH * dispatch)
     unmapping = min(python, _unmapping_s(trace, memory))
     work["memory"] += unmapping
     # The profiler only adds time. A step that was a little slower without it is noise, and its parts are stretched
@@ -192,26 +200,17 @@ def _fit_to_step(
     unprofiled_s: float,
 ) -> tuple[dict[str, float], dict[str, float], float]:
     """Take the profiler's part out so that the kinds add up to the unprofiled step."""
-    fixed = sum(work.values()) + sum(waits.values())
-    between = dispatch + python
-    work, waits = dict(work), dict(waits)
-    if fixed > unprofiled_s or between <= 0:
-        shrink = unprofiled_s / fixed if fixed > 0 else 1.0
-        work = {k: v * shrink for k, v in work.items()}
-        waits = {k: v * shrink for k, v in waits.items()}
-        dispatch = python = 0.0
-    else:
-        # The profiler inflates dispatch, not the program's Python: take its part out of dispatch first.
-        surplus = between - (unprofiled_s - fixed)
-        if surplus > 0:
-            from_dispatch = min(surplus, 0.8 * dispatch)
-            dispatch -= from_dispatch
-            python = max(0.0, python - (surplus - from_dispatch))
-        scale = (unprofiled_s - fixed) / (dispatch + python) if dispatch + python > 0 else 0.0
-        dispatch, python = dispatch * scale, python * scale
-    host = {**waits, "python": waits.get("python", 0.0) + python}
-    by_kind = {kind: work.get(kind, 0.0) for kind in SHARE_KINDS}
-    by_kind["latency"] += dispatch
+    fixed = sum(work.values()) + sum(waits.values()) + python
+    surplus = fixed + dispatch - unprofiled_s
+    dispatch -= min(max(0.0, surplus - STEP_NOISE * unprofiled_s), (1.0 - LEAST_DISPATCH) * dispatch)
+    total, waiting = fixed + dispatch, sum(waits.values())
+    # A known wait is a clock's time: noise may lengthen it, a profiler never does.
+    kept = waiting if total > unprofiled_s > waiting else 0.0
+    scale = (unprofiled_s - kept) / (total - kept) if total > kept else 1.0
+    host = {cause: seconds * (1.0 if kept else scale) for cause, seconds in waits.items()}
+    host["python"] = host.get("python", 0.0) + python * scale
+    by_kind = {kind: work.get(kind, 0.0) * scale for kind in SHARE_KINDS}
+    by_kind["latency"] += dispatch * scale
     by_kind["host"] += sum(host.values())
     return by_kind, host, sum(by_kind.values())
 

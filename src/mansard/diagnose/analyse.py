@@ -18,6 +18,7 @@ from mansard.diagnose.judge_operators import (
     judge_operators,
     memory_evidence,
 )
+from mansard.diagnose.overhead import ProfilerCost, profiler_cost
 from mansard.diagnose.records import Diagnosis, Note, OperatorRow, PartTime, StepTime
 from mansard.diagnose.rules import Case, advise
 from mansard.diagnose.sweep import charged_s
@@ -49,17 +50,15 @@ def diagnose_run(
     trace = _at_its_scope(trace)
     windows = windows_of(trace)
     chosen = inside(windows, trace.start_ns)
-    ops_per_step = float(chosen.sum()) / windows.count
-    step = _step_time(trace, windows, ops_per_step)
-    overhead = trace.op_overhead_s
-    if trace.unprofiled_step_s and ops_per_step > 0:
-        overhead = min(overhead, max(0.0, windows.median_s - step.median_s) / ops_per_step)
+    frames = int(inside(windows, trace.frame_ns).sum())
+    cost = profiler_cost(trace, chosen, frames, windows.count, windows.median_s)
+    step = _step_time(trace, windows, cost)
     charged = charged_s(trace.start_ns, trace.end_ns)
-    duration = corrected_durations_s(charged, overhead) * windows.typical_ratio
+    duration = corrected_durations_s(charged, cost.inside_s()) * windows.typical_ratio
     duration = _within_step(windows, chosen, duration, step.median_s)
     memory = memory_evidence(trace, chosen, windows.count)
     judged = judge_operators(trace, ceilings, chosen, charged, duration, memory)
-    where = account(trace, windows, judged, charged, duration, step.median_s, memory)
+    where = account(trace, windows, judged, charged, duration, step.median_s, memory, around_s=cost.around_s)
     case = Case(
         trace=trace, ceilings=ceilings, windows=windows, judged=judged, account=where, memory=memory,
         chosen=chosen, duration_s=duration,
@@ -110,13 +109,13 @@ def _within_step(
     return duration_s * (unprofiled_s / kept)
 
 
-def _step_time(trace: RunTrace, windows: Windows, ops_per_step: float) -> StepTime:
+def _step_time(trace: RunTrace, windows: Windows, cost: ProfilerCost) -> StepTime:
     """Return the step time: measured with the profiler off, else the median without what the profiler adds to operations."""
     lengths = (windows.end_ns - windows.start_ns).astype(np.float64) * 1e-9
     profiled = float(np.median(lengths))
     recorded = median_interval(lengths)
     low, high, count = recorded.low, recorded.high, recorded.count
-    median, overhead = max(profiled - ops_per_step * trace.op_overhead_s, 0.25 * profiled), None
+    median, overhead = max(profiled - cost.step_s, 0.25 * profiled), None
     if trace.unprofiled_step_s:
         alone = median_interval(trace.unprofiled_step_s)
         median, overhead = alone.median, profiled / alone.median - 1.0

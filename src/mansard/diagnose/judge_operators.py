@@ -84,18 +84,19 @@ class MemoryEvidence:
         )
 
 
-def corrected_durations_s(charged: npt.NDArray[np.float64], overhead_per_op_s: float) -> npt.NDArray[np.float64]:
+def corrected_durations_s(
+    charged: npt.NDArray[np.float64], inside_s: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
     """Return the time of each operation without the profiler's part in it [s].
 
     Args:
         charged: Time charged to each operation; operations that run at once share it [s].
-        overhead_per_op_s: What the profiler adds to one operation [s]; half of it is taken to lie inside its interval,
-            and at least a quarter of the measured time is kept.
+        inside_s: What the profiler added inside the interval of each [s]; at least a quarter of the measured time is kept.
 
-    >>> corrected_durations_s(np.array([10e-6, 1e-6]), 2e-6).round(8).tolist()
+    >>> corrected_durations_s(np.array([10e-6, 1e-6]), np.array([1e-6, 1e-6])).round(8).tolist()
     [9e-06, 2.5e-07]
     """
-    return np.maximum(charged - 0.5 * overhead_per_op_s, 0.25 * charged)
+    return np.maximum(charged - inside_s, 0.25 * charged)
 
 
 def judge_operators(

@@ -109,6 +109,10 @@ class Finding:
     text: str
 
 
+def _no_counts() -> Int32Array:
+    return np.zeros(0, dtype=np.int32)
+
+
 def _no_times() -> Int64Array:
     return np.zeros(0, dtype=np.int64)
 
@@ -123,6 +127,9 @@ class RunTrace:
         op: Index into `operators` of each executed operation.
         start_ns, end_ns: Its interval [ns], including everything it calls.
         lane: Thread or stream it ran on, numbered from 0.
+        op_events: Events that the profiler recorded inside each operation, itself included; empty where each is one event. Work of
+            a device has none: its host's events are frames.
+        frame_ns: Starts of recorded events outside operations: wrappers, autograd's frames [ns].
         dispatch_start_ns, dispatch_end_ns: Time spent in framework wrappers around operations [ns]: composite
             operators without work of their own, autograd bookkeeping, the runtime's launch path.
         wait_start_ns, wait_end_ns: Intervals in which the program is known to wait [ns].
@@ -130,7 +137,7 @@ class RunTrace:
         steps: The repeated steps.
         window_ns: Start and end of what was profiled [ns].
         unprofiled_step_s: Step times with the profiler off [s], one value per step or per group of steps; empty where none.
-        op_overhead_s: What the profiler adds to each operation [s], from a calibration in the same process; 0 if unknown.
+        op_overhead_s: What the profiler adds to each recorded event [s], from a calibration in the same process; 0 if unknown.
         op_floor_s: Time of the smallest operation of this framework with the profiler off, in the same process [s].
         minor_faults_per_step: Page faults served without disk, per step; None where not known.
         page_bytes: Bytes that one minor fault maps (4096, or 2 MiB with transparent huge pages) [B].
@@ -148,6 +155,8 @@ class RunTrace:
     start_ns: Int64Array
     end_ns: Int64Array
     lane: Int32Array
+    op_events: Int32Array = field(default_factory=_no_counts)
+    frame_ns: Int64Array = field(default_factory=_no_times)
     dispatch_start_ns: Int64Array = field(default_factory=_no_times)
     dispatch_end_ns: Int64Array = field(default_factory=_no_times)
     wait_start_ns: Int64Array = field(default_factory=_no_times)

@@ -75,6 +75,8 @@ class _Columns:
     start_ns: list[int] = field(default_factory=list)
     end_ns: list[int] = field(default_factory=list)
     lane: list[int] = field(default_factory=list)
+    events: list[int] = field(default_factory=list)
+    frames: list[int] = field(default_factory=list)
     dispatch: list[tuple[int, int]] = field(default_factory=list)
     waits: list[tuple[int, int, WaitCause]] = field(default_factory=list)
 
@@ -201,6 +203,7 @@ def _add_host(
         start, end = emitted.start_ns[i], emitted.end_ns[i]
         if work is not None and not work.stays_on_host(i):
             columns.dispatch.append((start, end))
+            columns.frames += [start] * emitted.events[i]
             continue
         thread = piece.trace.threads[emitted.thread[i]]
         again = emitted.recompute[i]
@@ -208,6 +211,8 @@ def _add_host(
         columns.start_ns.append(start)
         columns.end_ns.append(end)
         columns.lane.append(lanes.setdefault(("host", *thread), len(lanes)))
+        columns.events.append(emitted.events[i])
+    columns.frames += emitted.frames
     columns.dispatch += [(start, end) for start, end, _ in emitted.dispatch]
     columns.waits += [(start, end, cause) for start, end, cause, _ in emitted.waits]
 
@@ -228,11 +233,13 @@ def _add_device(
         columns.start_ns.append(item.start_ns)
         columns.end_ns.append(item.end_ns)
         columns.lane.append(lanes.setdefault(("device", item.device, item.stream), len(lanes)))
+        columns.events.append(0)
     for start, end, device, stream, operator in work.others:
         columns.operator.append(operators.add(operator))
         columns.start_ns.append(start)
         columns.end_ns.append(end)
         columns.lane.append(lanes.setdefault(("device", device, stream), len(lanes)))
+        columns.events.append(0)
 
 
 def _assemble(
@@ -259,6 +266,8 @@ def _assemble(
         start_ns=start[order],
         end_ns=np.array(columns.end_ns, dtype=np.int64)[order],
         lane=np.array(columns.lane, dtype=np.int32)[order],
+        op_events=np.array(columns.events, dtype=np.int32)[order],
+        frame_ns=np.sort(np.array(columns.frames, dtype=np.int64)),
         dispatch_start_ns=dispatch[:, 0],
         dispatch_end_ns=dispatch[:, 1],
         wait_start_ns=times[:, 0],

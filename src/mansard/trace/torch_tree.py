@@ -32,6 +32,11 @@ _SYNC = re.compile(r"^(cuda|hip|cu)\w*Synchronize|^cudaEventSynchronize|^cuStrea
 WORK, DISPATCH, FREE, REST_UNKNOWN, RANGE, INPUT, COMPILE, SYNC, RUNTIME = range(9)
 _OWNS = (WORK, FREE, COMPILE, SYNC)
 
+_ENGINE = "autograd::engine::evaluate_function"
+_FIRST_GRADIENT = "aten::ones_like"
+#: The engine takes about 2 us from node to node. A longer pause is something else: memory given back, another backward pass.
+_LONGEST_BETWEEN_NODES_NS = 20_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
@@ -56,6 +61,8 @@ class Emitted:
         recompute: Whether it is executed again to save memory.
         thread: Its thread.
         start_ns, end_ns: Its interval; a thread's intervals do not overlap.
+        events: Recorded events inside it, itself included.
+        frames: Starts of recorded events that belong to no operation.
         dispatch: Intervals of dispatch, with their thread.
         waits: Intervals of waiting, their cause and thread.
     """
@@ -68,6 +75,8 @@ class Emitted:
     thread: list[int] = field(default_factory=list)
     start_ns: list[int] = field(default_factory=list)
     end_ns: list[int] = field(default_factory=list)
+    events: list[int] = field(default_factory=list)
+    frames: list[int] = field(default_factory=list)
     dispatch: list[tuple[int, int, int]] = field(default_factory=list)
     waits: list[tuple[int, int, WaitCause, int]] = field(default_factory=list)
 
@@ -285,6 +294,8 @@ class _Walk:
         self.zero = [False] * len(rows)
         self.again = [NOT] * len(rows)
         self.cursor = list(starts)
+        self.holder = [-1] * len(rows)  # the operation that holds an event
+        self.before = ("", 0)  # name and end of the event before, at the top
 
     def run(self, thread: int) -> None:
         self.thread = thread
@@ -300,12 +311,16 @@ class _Walk:
             self.again[i] = recompute_state(name, self.again[parent] if parent >= 0 else NOT)
             if parent >= 0:
                 if self.owned[parent]:
-                    self.owned[i] = True
+                    self._held(i, parent)
                     continue
                 self._rest(parent, self.starts[i])
+            else:
+                self._between_nodes(i, name)
             if self.roles[i] in _OWNS:
                 self.owned[i] = True
                 self._own(i)
+            else:
+                self.out.frames.append(self.starts[i])
             stack.append(i)
         while stack:
             self._close(stack.pop(), stack)
@@ -321,7 +336,28 @@ class _Walk:
         elif role == SYNC:
             self.out.waits.append((start, end, WaitCause.SYNC, self.thread))
         else:
+            self.holder[i] = len(self.out.event)
             self._operation(i, start, end)
+
+    def _held(self, i: int, parent: int) -> None:
+        """An event inside an operation is a part of it."""
+        self.owned[i] = True
+        self.holder[i] = self.holder[parent]
+        if self.holder[i] >= 0:
+            self.out.events[self.holder[i]] += 1
+
+    def _between_nodes(self, i: int, name: str) -> None:
+        """Between two nodes of one backward pass, and before the first, the autograd engine is at work, and no Python.
+
+        `backward()` makes the gradient of the loss, then goes through the whole graph before the first node runs.
+        """
+        last, end = self.before
+        start = self.starts[i]
+        if name.startswith(_ENGINE) and start > end:
+            next_node = last.startswith(_ENGINE) and start - end <= _LONGEST_BETWEEN_NODES_NS
+            if next_node or last == _FIRST_GRADIENT:
+                self.out.dispatch.append((end, start, self.thread))
+        self.before = (name, max(end, self.ends[i]))
 
     def _operation(self, i: int, start: int, end: int) -> None:
         out = self.out
@@ -333,6 +369,7 @@ class _Walk:
         out.thread.append(self.thread)
         out.start_ns.append(start)
         out.end_ns.append(end)
+        out.events.append(1)
 
     def _rest(self, i: int, until: int) -> None:
         """Give the time of an event that its children have left over, up to `until`, to its owner."""
