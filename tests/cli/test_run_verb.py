@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -86,3 +89,50 @@ def test_damaged_ceilings_are_one_line_not_a_traceback(
     assert ended.value.code == 4
     assert "damaged" in capsys.readouterr().err
     assert not (folder / "ran").exists()
+
+
+@dataclass(frozen=True)
+class Finding:
+    code: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Judged:
+    findings: tuple[Any, ...] = (Finding("old", "one that is there"),)
+
+
+HERE = {"cpu_model": "A", "architecture": "x86_64", "threads": 2}
+
+
+@pytest.mark.parametrize(
+    ("machine", "words"),
+    [
+        ({**HERE, "cpu_model": "B"}, "processor B there, A here"),
+        ({**HERE, "threads": 64}, "threads 64 there, 2 here"),
+        ({**HERE, "architecture": "aarch64"}, "architecture aarch64 there"),
+        (HERE, None),
+        ({}, None),  # a hardware file says nothing of a host
+    ],
+)
+def test_ceilings_of_another_machine_are_named(
+    monkeypatch: pytest.MonkeyPatch, machine: dict[str, Any], words: str | None
+) -> None:
+    monkeypatch.setattr("mansard.measure.machine.describe", lambda *_: HERE)
+    found = verb._with_origin(Judged(), machine, "there.json")  # type: ignore[arg-type]
+    if words is None:
+        assert [f.code for f in found.findings] == ["old"]
+    else:
+        assert [f.code for f in found.findings] == ["other_machine", "old"]
+        assert words in found.findings[0].text
+        assert "there.json" in found.findings[0].text
+
+
+@pytest.mark.parametrize(("columns", "width"), [("132", 132), ("0", 80), ("wide", 80), ("", 80)])
+def test_the_page_is_as_wide_as_columns_says_else_eighty_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, columns: str, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    with open(os.devnull, "w") as pipe:
+        monkeypatch.setattr(verb.sys, "stderr", pipe)
+        assert verb._columns() == width

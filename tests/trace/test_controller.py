@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 import types
 from pathlib import Path
@@ -128,3 +129,31 @@ def test_memory_that_a_compiler_took_does_not_close_the_window(recording, clock,
     profiler.controller.set_aside(2.0)
     run_for(control, clock, 2)
     assert profiler.events == ["start"]
+
+
+@pytest.mark.parametrize("all_threads", [True, False])
+def test_a_program_that_computes_in_a_thread_is_recorded_where_the_profiler_can(
+    monkeypatch, tmp_path, clock, all_threads
+) -> None:
+    profiler = Profiler()
+    profiler.all_threads = all_threads
+    monkeypatch.setattr("mansard.trace.recorders.growth.resident_bytes", lambda: 0)
+    monkeypatch.setattr(module, "LoopFinder", Finder)
+    session = types.ModuleType("mansard.trace.recorders.fake_session")
+    session.make_session = lambda: profiler  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, session.__name__, session)
+    control = Controller(tmp_path, argv=["p.py"], module=False)
+    control.framework_imported("fake")
+    worker = threading.Thread(target=profiler.controller.ready)
+    worker.start()
+    worker.join()
+    assert profiler.events == (["start"] if all_threads else [])
+    # The main thread waits for the worker: whoever watches closes the window.
+    watcher = threading.Thread(target=run_for, args=(control, clock, 100))
+    watcher.start()
+    watcher.join()
+    assert profiler.events == (["start", "stop"] if all_threads else [])
+    control.finish({"kind": "ended", "code": 0})
+    meta = json.loads((tmp_path / "meta.json").read_text())
+    assert len(meta["windows"]) == all_threads
+    assert ("other_thread" in [f["code"] for f in meta["findings"]]) == all_threads

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +81,8 @@ def command(
         return exit_code
     line = shlex.join((["-m"] if as_module else []) + [program, *args])
     diagnosis = _diagnosed(trace, _for_threads(ceilings, trace.threads, ceilings_file, talk), before, line)
+    if ceilings_file is not None:
+        diagnosis = _with_origin(diagnosis, ceilings.machine, str(ceilings_file))
     _deliver(diagnosis, as_json, output, report, talk)
     if not (as_json or quiet):
         _print(diagnosis, verbose)
@@ -122,6 +125,29 @@ def _diagnosed(trace: RunTrace, ceilings: Ceilings, before: dict[str, float] | N
 
     ceilings, drift = seen_regime(ceilings, before, _probe(ceilings), reference(ceilings))
     return diagnose_run(trace, ceilings, program=line, drift=drift)
+
+
+def _with_origin(diagnosis: Diagnosis, machine: Mapping[str, Any], name: str) -> Diagnosis:
+    """Say so where the ceilings that were given are of another processor or another number of cores."""
+    from dataclasses import replace
+
+    from mansard.diagnose.records import Note
+    from mansard.measure.machine import choose_cpus, describe
+
+    here = describe(choose_cpus(None))
+    words = {"cpu_model": "processor", "architecture": "architecture", "threads": "threads"}
+    other = [
+        f"{word} {machine[key]} there, {here[key]} here"
+        for key, word in words.items()
+        if machine.get(key) not in (None, "", here[key])
+    ]
+    if not other:
+        return diagnosis
+    text = (
+        f"the ceilings of {name} are those of another machine ({'; '.join(other)}): every share is against that machine, "
+        "not against what this one can do"
+    )
+    return replace(diagnosis, findings=(Note(code="other_machine", text=text), *diagnosis.findings))
 
 
 def _deliver(diagnosis: Diagnosis, as_json: bool, output: Path | None, report: Path | None, talk: Any) -> None:

@@ -97,6 +97,8 @@ class Controller:
         self._finished = False
         self._gave_way = False
         self._own_marks = False
+        self._elsewhere = False  # profiling was started by another thread than the main one
+        self._work = threading.RLock()
         self._inside = False
         self._growth = Growth()
         self._marked_window = False
@@ -145,6 +147,7 @@ class Controller:
         """A session can profile from now on."""
         self._ready.add(framework)
         if not self._mine():
+            self._ready_elsewhere(framework)
             return
         if self._state == "waiting" and not self._windows:
             with self._quietly():
@@ -154,6 +157,23 @@ class Controller:
             with self._quietly():
                 self._stop_window(complete=True)
                 self._start_profiling()
+
+    def _ready_elsewhere(self, framework: str) -> None:
+        """The program uses the framework in a thread of its own, and its main thread may well wait for that one.
+
+        A profiler that records all threads alike is started here. Nothing else will come from the main thread: no loop is
+        seen, and the window is closed by whoever watches it.
+        """
+        if os.getpid() != self._pid or self._windows or not getattr(self._sessions[framework], "all_threads", False):
+            return
+        with self._quietly():
+            if self._state != "waiting" or self._windows:
+                return
+            self._elsewhere = True
+            self._start_profiling()
+            text = f"The program uses {framework} outside its main thread: its loops are not followed there."
+            self._finding("other_thread", text)
+        self._finder.start(self._tick)
 
     def mark(self, source: str) -> None:
         """A step ended here."""
@@ -345,7 +365,10 @@ class Controller:
         full = full or (len(self._windows) == 1 and grown > (MAX_BYTES if marked else UNMARKED_BYTES))
         idle = not marked and (seconds > _QUIET_S or (seconds > _NO_STEPS_S and grown > _QUIET_BYTES))
         if seconds > _WINDOW_S or idle or (full and seconds > 0.5):
-            self._finder.soon(self._cap)
+            if self._elsewhere:
+                self._cap()
+            else:
+                self._finder.soon(self._cap)
 
     def _may_look_again(self, now: int) -> bool:
         """Whether a window closed without a sign of a step, none has come since, and another window may show more."""
@@ -381,11 +404,11 @@ class Controller:
             self._finder.soon(lambda: self._finder.resume(once=once))
 
     def _cap(self) -> None:
-        if self._state != "profiling" or self._inside or not self._mine():
+        if self._state != "profiling" or self._inside or not (self._mine() or self._elsewhere):
             return
         with self._quietly():
             self._stop_window(complete=False)
-            if self._pair or len(self._windows) >= _MAX_WINDOWS:
+            if self._pair or self._elsewhere or len(self._windows) >= _MAX_WINDOWS:
                 self._retire()
 
     # -- windows --------------------------------------------------------------------------------------------------------
@@ -480,15 +503,17 @@ class Controller:
     @contextlib.contextmanager
     def _quietly(self) -> Iterator[None]:
         """Our own work: not re-entered, never an error for the program; an interrupt is passed on when done."""
-        self._inside = True
         caught: list[int] = []
         before = replace_handler(signal.SIGINT, lambda *_: caught.append(1))
+        self._work.acquire()
+        self._inside = True
         try:
             yield
         except Exception as error:
             self._finding("recorder_failed", f"{type(error).__name__}: {error}")
         finally:
             self._inside = False
+            self._work.release()
             if before is not None:
                 signal.signal(signal.SIGINT, before)
             if caught:

@@ -32,6 +32,7 @@ class JaxSession:
     """
 
     framework = "jax"
+    all_threads = True  # the profiler records whatever thread launches something
 
     def __init__(self) -> None:
         self._controller: Controller | None = None
