@@ -16,6 +16,7 @@ from typing import Any
 from mansard.core.document import to_jsonable
 from mansard.measure.frameworks import THREAD_VARIABLES
 
+SLICE_S = 0.25  # how long one look at the worker's output lasts
 JOINED_FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")  # lists of flags: what the user set stays, ours come after it
 
 
@@ -131,15 +132,18 @@ class Worker:
 
     def _line(self, limit_s: float, meanwhile: Callable[[], None] | None) -> bytes:
         assert self._child.stdout is not None
-        end = time.monotonic() + limit_s
+        waited_s = 0.0
         with selectors.DefaultSelector() as selector:
             selector.register(self._child.stdout, selectors.EVENT_READ)
             while b"\n" not in self._buffer:
-                left = end - time.monotonic()
-                if left <= 0.0:
+                if waited_s >= limit_s:
                     self.kill()
                     raise WorkerLostError(f"no answer within {limit_s:.0f} s, the process was ended")
-                if selector.select(min(left, 0.25 if meanwhile else left)):
+                before = time.monotonic()
+                ready = selector.select(min(SLICE_S, limit_s - waited_s))
+                # This process may have been stopped together with its worker: a slice counts for what it was meant to.
+                waited_s += min(time.monotonic() - before, 2.0 * SLICE_S)
+                if ready:
                     piece = os.read(self._child.stdout.fileno(), 1 << 20)
                     if not piece:
                         raise WorkerLostError(self._last_words())

@@ -27,7 +27,7 @@ MEMORY_SHARE = 0.2  # of the free memory, for the arrays of the points that are 
 ARRAYS_OVER_WORK = 3.0  # references, results and copies beside the arrays that are counted
 MOST_TOGETHER = 16
 START_LIMIT_S = 120.0
-HEAVY_S = 1.0  # a call longer than this is measured in one go, in few processes
+HEAVY_S = 1.0  # a call longer than this is named where it keeps a point from further processes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,9 @@ class Effort:
         budget_s: Time for the samples of one point, all processes together [s].
         target_ratio: Half of the interval over the median that is narrow enough.
         warmup_s: Bound on the warm-up in one process [s].
-        point_limit_s: No point may take longer, and one that is expected to is waived [s].
+        most_s: No further process measures a point that has taken this long [s].
+        point_limit_s: No order of a point may take longer than twice this, and a point of which three calls are expected
+            to take longer is waived [s].
     """
 
     name: str
@@ -50,16 +52,23 @@ class Effort:
     budget_s: float
     target_ratio: float
     warmup_s: float
+    most_s: float
     point_limit_s: float
 
 
 EFFORTS = {
-    e.name: e
-    for e in (
-        Effort(name="quick", processes=3, rounds=1, budget_s=0.6, target_ratio=0.02, warmup_s=0.3, point_limit_s=30.0),
-        Effort(name="standard", processes=5, rounds=2, budget_s=2.0, target_ratio=0.01, warmup_s=0.5, point_limit_s=60.0),
-        Effort(name="full", processes=9, rounds=3, budget_s=9.0, target_ratio=0.005, warmup_s=2.0, point_limit_s=600.0),
-    )
+    "quick": Effort(
+        name="quick", processes=3, rounds=1, budget_s=0.6, target_ratio=0.02, warmup_s=0.3, most_s=5.0,
+        point_limit_s=30.0,
+    ),
+    "standard": Effort(
+        name="standard", processes=5, rounds=2, budget_s=2.0, target_ratio=0.01, warmup_s=0.5, most_s=15.0,
+        point_limit_s=60.0,
+    ),
+    "full": Effort(
+        name="full", processes=9, rounds=3, budget_s=9.0, target_ratio=0.005, warmup_s=2.0, most_s=120.0,
+        point_limit_s=600.0,
+    ),
 }  # fmt: skip
 
 
@@ -345,8 +354,12 @@ class Runner:
         """Return whether a point needs no further process."""
         if number == 0:
             return False
-        if state.heavy and state.work_s * (number + 1) / number > self._set.effort.point_limit_s / 2.0:
-            state.in_one_go = f"one call takes {state.prepared[0]['call_s']:.2g} s: measured in {number} process(es)"
+        each = state.work_s / number
+        if each * (number + 1) > self._set.effort.most_s:
+            call = f", one call {state.prepared[0]['call_s']:.2g} s" if state.heavy else ""
+            state.in_one_go = (
+                f"measured in {number} of {self._set.effort.processes} processes: each takes {each:.2g} s for it{call}"
+            )
             return True
         if self._spent():
             state.in_one_go = f"the budget was spent after {number} process(es)"
