@@ -80,8 +80,10 @@ def no_kernel_findings(timeline: Timeline) -> list[Finding]:
     if len(timeline.of(Kind.KERNEL)) or len(timeline.of(Kind.GRAPH)):
         return []
     why = timeline.why_absent(Kind.KERNEL).reason if not timeline.has(Kind.KERNEL) else "the kernel table is empty"
-    again = RECORD_NSYS if timeline.format == "nsys" else RECORD_TORCH
-    text = f"no GPU kernels were recorded ({why}): busy and idle time are unknown, not 0 and not 100 %. Record again: {again}"
+    again = "Record again: " + (RECORD_NSYS if timeline.format == "nsys" else RECORD_TORCH)
+    if timeline.format == "recording":
+        again = "A program that runs on the CPU is judged by mansard run itself"
+    text = f"no GPU kernels were recorded ({why}): busy and idle time are unknown, not 0 and not 100 %. {again}"
     said = [Finding(code="profiler_said", text=f"the profiler said: {d}") for d in timeline.diagnostics[:8]]
     return [Finding(code="no_kernels", text=text), *said]
 

@@ -303,7 +303,7 @@ def recorded_demand(timeline: Timeline, *, launches: Launches | None = None) -> 
         from mansard.trace.ncu_demand import demand_of_own_report
 
         found.append(demand_of_own_report(timeline))
-    elif timeline.format in ("xplane", "xla_trace"):
+    elif timeline.extras.get("programs") or {"model_flop", "accessed"} & set(timeline.of(Kind.KERNEL).extras):
         from mansard.trace.hlo_demand import demand_of_programs, demand_of_stats
 
         found += demand_of_stats(timeline)

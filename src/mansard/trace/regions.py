@@ -125,7 +125,9 @@ class Ranges:
                 & (calls.start_ns >= self.table.start_ns[row])
                 & (calls.end_ns <= self.table.end_ns[row])
             )
-            return np.flatnonzero(self.launches.launched & inside[self.launches.call])
+            launched = np.flatnonzero(self.launches.launched)
+            found: Int64Array = launched[inside[self.launches.call[launched]]]
+            return found
         chosen = self.calls_of(row)
         if not chosen.size:
             return np.zeros(0, dtype=np.int64)

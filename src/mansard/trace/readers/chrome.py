@@ -37,6 +37,7 @@ _PLURAL = {
 }  # fmt: skip
 _VERSIONS = ("cupti_version", "roctracer_version", "cuda_runtime_version", "cuda_driver_version", "hip_runtime_version",
              "hip_driver_version", "record_shapes", "with_stack", "profile_memory", "trace_id", "host_name", "traceName")  # fmt: skip
+EVENT_CAP = 1_000_000  # the JSON of the XLA profiler stops at so many events
 _EPOCH_NS = 10**17  # 1973: smaller times count from somewhere else
 
 
@@ -65,6 +66,8 @@ def read(
     for batch in stream:
         columns.add(batch)
     columns.finish()
+    if columns.phase_counts.get("X") == EVENT_CAP:
+        tally.add("event_cap", EVENT_CAP)
     _must_be_a_trace(path, stream, columns)
     xla = chrome_xla.applies(columns)
     if xla:

@@ -41,6 +41,7 @@ _INTEGERS: dict[str, tuple[str, ...]] = {
     "step_number": (), "model_flop": ("flop",), "accessed": ("accessed_raw",),
 }  # fmt: skip
 _WIDE = 2**63
+_UNSIGNED_MINUS_ONE = b"18446744073709551615"  # -1 as some profilers write it
 Key = tuple[Any, Any]
 
 
@@ -207,8 +208,10 @@ class Columns:
 
     def _arguments(self, kind: Kind | None, group: list[Event]) -> dict[str, npt.NDArray[Any]]:
         shape = ARGS.get(kind, CallArgs) if kind is not None else PlainArgs
+        blob = b"[" + b",".join([e.args for e in group]) + b"]"
+        unsigned, counted = blob.count(_UNSIGNED_MINUS_ONE), self.tally.count("big_integer")
         try:
-            decoded = _decoder(shape).decode(b"[" + b",".join([e.args for e in group]) + b"]")
+            decoded = _decoder(shape).decode(blob)
             if len(decoded) != len(group):
                 raise msgspec.ValidationError("an event without arguments")
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError):
@@ -219,6 +222,8 @@ class Columns:
             for spelling in (name, *others):
                 if spelling in known and (name not in out or out[name].strides == (0,)):
                     out[name] = self._whole([getattr(a, spelling) for a in decoded])
+        if unsigned:  # in fields that nothing reads too
+            self.tally.add("big_integer", max(0, unsigned - (self.tally.count("big_integer") - counted)))
         if kind in HOST_KINDS or kind is Kind.KERNEL:
             codes = self.details.codes(decoded, host=kind in HOST_KINDS)
             out["detail"] = codes if codes is not None else constant(NONE, len(group))

@@ -26,6 +26,7 @@ _WORDS: dict[str, tuple[str, bool]] = {
     "time_zero": ("{n} events that start at time 0 are left out: their start was not recorded", True),
     "big_integer": ("{n} integers beyond 64 bits are read as not recorded", False),
     "odd_arguments": ("{n} events have arguments that are no object; they are read without", False),
+    "event_cap": ("the file holds exactly {n} complete events, the cap of a profiler: later ones are missing, and steps are not complete", True),
     "unpaired_begin": ("{n} events begin and never end, and are left out", True),
     "unpaired_end": ("{n} events end without a beginning, and are left out", True),
 }  # fmt: skip
@@ -45,6 +46,10 @@ class Tally:
         """Count damage."""
         if count:
             self._counts[code] = self._counts.get(code, 0) + count
+
+    def count(self, code: str) -> int:
+        """Return how much damage of a kind was counted."""
+        return self._counts.get(code, 0)
 
     def has(self, code: str) -> bool:
         """Return whether any damage of a kind was counted."""

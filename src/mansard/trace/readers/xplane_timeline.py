@@ -288,7 +288,7 @@ def _host_plane(plane: XPlane, build: _Build) -> None:
 
 #: What XLA, PjRt and JAX call their own ranges on the Python thread; the rest of that line is TraceAnnotation of the program.
 _OWN = re.compile(
-    r"::|^(PjitFunction|PJRT_|PjRt|Pjit|ParseArguments|shard_args|DevicePut|PythonRefManager|cpp_pjit|Wait for |Handle input|Allocate|"
+    r"::|^(np\.asarray|PjitFunction|PJRT_|PjRt|Pjit|ParseArguments|shard_args|DevicePut|PythonRefManager|cpp_pjit|Wait for |Handle input|Allocate|"
     r"Memory(Alloc|Dealloc)ation|RecordUsage|end: |backend_compile|Execute|Compile|XlaCompile|Transfer|CopyTo|MlirTo|Tfrt|Thunk|Gpu|Cpu)"
 )
 
