@@ -14,6 +14,7 @@ from rich.text import Text
 
 from mansard.core.document import to_jsonable
 from mansard.core.units import format_bytes_per_s, format_flop_per_s, format_ratio, format_s
+from mansard.measure.points.conclusions import conclusions, in_words
 from mansard.report.text import clean
 
 _STYLE = {"normal": "green", "low": "yellow", "implausible": "bold red", "noisy": "magenta"}
@@ -93,6 +94,9 @@ def _lines(elements: Sequence[Mapping[str, Any]]) -> Iterable[tuple[str, list[st
                 why.append(f"{name}: {clean(f['text'])} [{f['code']}]")
     if why:
         yield "Why", why
+    together = [clean(in_words(c)) for c in conclusions(elements)]
+    if together:
+        yield "Together", together
     for state, title in (("failed", "Failed"), ("waived", "Not run here")):
         grouped: dict[str, list[str]] = {}
         for e in elements:

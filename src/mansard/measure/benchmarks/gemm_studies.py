@@ -44,9 +44,8 @@ class Study:
         """Implementations and their backends."""
         return IMPLEMENTATIONS
 
-    def expand(self, params: Params, where: Where) -> Sequence[Params]:
+    def expand(self, params: Params) -> Sequence[Params]:
         """Return one point for each size; a size that was given stays alone."""
-        del where
         return [params] if params["size"] else [{**params, "size": size} for size in self.sizes(params)]
 
     def work(self, params: Params, where: Where) -> Work:

@@ -104,9 +104,8 @@ class WorkingSetSweep:
         per_element = mix.arrays * dtype_bytes(params["dtype"]) + (4.0 if mix.indices else 0.0)
         return {**params, "size": max(1, int(whole / per_element)), "device_id": 0}
 
-    def expand(self, params: Params, where: Where) -> Sequence[Params]:
+    def expand(self, params: Params) -> Sequence[Params]:
         """Return one point for each working set."""
-        del where
         if params["working_set_bytes"]:
             return [params]
         sizes = sweep_sizes(int(params["start"]), int(params["end"]), int(params["per_doubling"]))

@@ -16,7 +16,7 @@ from mansard.measure.config.published import canonical, missing
 from mansard.measure.config.sweeps import product, product_size
 from mansard.measure.config.written import Block, Notes, Written, same_as
 from mansard.measure.config.yamlfile import Place, config_error, unknown_name
-from mansard.measure.points.benchmark import Benchmark, NeedsFlags, Waived, Where
+from mansard.measure.points.benchmark import Benchmark, NeedsFlags, Sweeps, Waived, Where
 from mansard.measure.points.result import Point
 
 Placed = tuple[Any, Place]
@@ -237,7 +237,9 @@ def _expand(
             for p in TIMING if p.name not in by_name
         }  # fmt: skip
         impl = _implementation(benchmark, raw, placed, entry)
-        _add(entry, benchmark, impl, {**timing, **params}, block.place, around, outcome)
+        several = benchmark.expand(params) if isinstance(benchmark, Sweeps) else [params]
+        for one in several:
+            _add(entry, benchmark, impl, {**timing, **one}, block.place, around, outcome)
 
 
 def _note_setting(name: str, value: Any, place: Place, notes: Notes, outcome: Outcome) -> None:

@@ -253,11 +253,12 @@ class Benchmark(Protocol):
         """Make the inputs and compile; frameworks are imported here, in the worker process of their backend."""
 
 
-class ManyPoints(Protocol):
-    """A benchmark that writes its own results: a study of several timed pieces, such as a search or a sweep."""
+@runtime_checkable
+class Sweeps(Protocol):
+    """A benchmark of which one entry stands for several points, the same on every device, such as a sweep over sizes."""
 
-    def study(self, params: Params, where: Where) -> Sequence[Mapping[str, Any]]:
-        """Return the rows of the study."""
+    def expand(self, params: Params) -> Sequence[Params]:
+        """Return the parameters of each point; one of them where nothing is to be expanded."""
 
 
 @runtime_checkable

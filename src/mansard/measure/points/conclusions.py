@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mansard.core.ceilings import MemoryLevel
 from mansard.core.collectives import fit_alpha_beta
+from mansard.core.units import format_binary_bytes, format_flop_per_s, format_ratio, format_s
 from mansard.core.unknown import MaybeFloat, Unknown, is_known
 from mansard.measure.points.cliffs import cliffs, labelled, to_json
 from mansard.measure.points.regimes import two_regimes
@@ -133,11 +134,12 @@ def working_set_curves(elements: Sequence[Element], levels: Sequence[MemoryLevel
             (float(e["metrics"]["working_set_bytes"]), float(e["metrics"]["bytes"]) / float(e["metrics"]["median_s"]))
             for e in members
         ]
+        own = {float(e["metrics"]["working_set_bytes"]): e["metrics"].get("level") for e in members}
         scope = "core" if int(members[0]["metadata"]["params"].get("threads") or 0) == 1 else "node"
         facts = members[0]["audit"].get("benchmark", {})
         yield {
             "kind": "working_set", "mix": facts.get("mix"), "page": facts.get("page"), "store": facts.get("store"),
-            "scope": scope, "unit": "B/s", "points": to_json(labelled(points, levels, scope)),
+            "scope": scope, "unit": "B/s", "points": [{**p, "level": p["level"] or own[p["working_set_bytes"]]} for p in to_json(labelled(points, levels, scope))],
             "cliffs": [{"after_bytes": size, "rate_ratio": ratio} for size, ratio in cliffs(points)],
         }  # fmt: skip
 
@@ -150,3 +152,63 @@ def _of_one(element: Element) -> Iterator[dict[str, Any]]:
     lasting = drift(seconds_of(element), int((element.get("samples") or {}).get("per_sample") or 1))
     if lasting is not None and (lasting.throttles or element["metadata"]["benchmark_name"] == "gemm_throttling"):
         yield {"kind": "sustained", **lasting.to_json()}
+
+
+def in_words(conclusion: Mapping[str, Any]) -> str:
+    """Return a conclusion as one line.
+
+    >>> in_words({"kind": "padding", "benchmark": "gemm_alignment", "impl": "jax", "base": 4000, "padded": 4096,
+    ...           "gain_ratio": 1.25, "ci95": [1.2, 1.3], "verdict": "pad", "extra_flop_ratio": 0.0737})
+    'gemm_alignment[jax]: 4000 padded to 4096 is 1.25x as fast (1.20 to 1.30), its 7.4 % more work included: pad'
+    """
+    name = f"{conclusion['benchmark']}[{conclusion['impl']}]"
+    return f"{conclusion.get('test_name') or name}: {_WORDS[conclusion['kind']](conclusion)}"
+
+
+def _size_law_words(c: Mapping[str, Any]) -> str:
+    rate, half = c.get("flop_per_s"), c.get("half_rate_n")
+    if not isinstance(rate, float):
+        return "the sweep gives no law of time over size"
+    if not isinstance(half, float):
+        return f"{format_flop_per_s(rate)} at large N; a fixed cost per call cannot be told from the noise"
+    return (
+        f"a call costs {format_s(float(c['fixed_s']))} and then {format_flop_per_s(rate)}; half of that rate is reached at "
+        f"N = {half:.0f}, and no point is farther than {format_ratio(float(c['error_ratio']))} from that"
+    )
+
+
+def _padding_words(c: Mapping[str, Any]) -> str:
+    low, high = c["ci95"]
+    return (
+        f"{c['base']} padded to {c['padded']} is {c['gain_ratio']:.2f}x as fast ({low:.2f} to {high:.2f}), its "
+        f"{format_ratio(float(c['extra_flop_ratio']))} more work included: {c['verdict']}"
+    )
+
+
+def _working_set_words(c: Mapping[str, Any]) -> str:
+    drops = [f"{format_binary_bytes(d['after_bytes'])} (to {format_ratio(d['rate_ratio'])})" for d in c["cliffs"]]
+    wrong = sorted({str(p["level"]).upper() for p in c["points"] if p["confirmed"] is False})
+    text = f"{c['mix']} bandwidth drops after {', '.join(drops)}" if drops else f"{c['mix']} bandwidth has no cliff"
+    return text + (f"; the stated size of {', '.join(wrong)} is not confirmed" if wrong else "")
+
+
+def _regime_words(c: Mapping[str, Any]) -> str:
+    return (
+        f"two regimes: {format_s(c['fast_s'])} in {format_ratio(c['fast_share_ratio'])} of the samples, else "
+        f"{format_s(c['slow_s'])} ({c['slow_over_fast_ratio']:.2f}x); {c['switches']} switches in {c['windows']} windows"
+    )
+
+
+def _sustained_words(c: Mapping[str, Any]) -> str:
+    low, high = c["ci95"]
+    return (
+        f"over {format_s(c['duration_s'])} one operation went from {format_s(c['burst_s'])} to {format_s(c['sustained_s'])} "
+        f"({c['sustained_over_burst_ratio']:.3f}x, {low:.3f} to {high:.3f}): "
+        + ("it throttles" if c["throttles"] else "the rate is sustained")
+    )
+
+
+_WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "size_law": _size_law_words, "padding": _padding_words, "working_set": _working_set_words,
+    "two_regimes": _regime_words, "sustained": _sustained_words,
+}  # fmt: skip

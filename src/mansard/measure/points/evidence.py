@@ -41,8 +41,10 @@ class Evidence:
 
     @property
     def scope(self) -> str:
-        """Scope of the ceilings that it is judged against."""
-        return "node" if self.where.platform == "cpu" else "device"
+        """Scope of the ceilings that it is judged against: one core where the point uses one thread of several."""
+        if self.where.platform != "cpu":
+            return "device"
+        return "core" if self.where.threads > 1 and self.prepared.get("facts", {}).get("threads") == 1 else "node"
 
     @property
     def calls(self) -> int:

@@ -7,13 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mansard.core.ceilings import Area, Ceiling, Ceilings, Kind, Resource
-from mansard.core.collectives import fit_alpha_beta
-from mansard.core.unknown import Unknown
 from mansard.measure.envelope import envelope
+from mansard.measure.links.fits import fit_of
 
 #: Parameters that say how big a point is; a curve runs over them, everything else names the curve.
 TIMING_NAMES = ("warmup_tries", "num_runs", "min_duration_s", "max_duration_s")
-LEAST_FOR_FIT = 3
 
 Element = Mapping[str, Any]
 
@@ -32,7 +30,7 @@ def envelope_of(elements: Sequence[Element]) -> Ceilings:
             if key not in best or best[key].value < ceiling.value:
                 best[key] = ceiling
     return Ceilings(
-        ceilings=tuple(best.values()), fits=tuple(_fits(sound)), curves=tuple(_curves(sound)), source="measured points"
+        ceilings=tuple(best.values()), fits=tuple(fit_of(sound)), curves=tuple(_curves(sound)), source="measured points"
     )
 
 
@@ -51,7 +49,8 @@ def _ceilings(element: Element) -> Iterator[Ceiling]:
     metrics, audit = element["metrics"], element["audit"]
     facts = audit.get("benchmark", {})
     info = element["metadata"]["device_info"]
-    scope = "device" if info.get("platform") != "cpu" else "node"
+    alone = facts.get("threads") == 1 and int(info.get("threads") or 1) > 1
+    scope = "device" if info.get("platform") != "cpu" else "core" if alone else "node"
     common: dict[str, Any] = {
         "benchmark": element["metadata"]["benchmark_name"], "impl": element["metadata"]["impl"],
         "backend": element["metadata"]["backend"], "threads": info.get("threads"),
@@ -153,20 +152,3 @@ def _curves(elements: Sequence[Element]) -> Iterator[dict[str, Any]]:
                 "unit": "FLOP/s" if first["metrics"].get("headline") == "flop" else "B/s",
                 "peak": first["audit"].get("peak"), "points": points,
             }  # fmt: skip
-
-
-def _fits(elements: Sequence[Element]) -> Iterator[dict[str, Any]]:
-    """Yield the alpha-beta fit of every family of transfers with at least three sizes."""
-    for first, members in _families([e for e in elements if e["metrics"].get("operation")]):
-        samples: dict[float, list[float]] = {}
-        for m in members:
-            if m["metrics"].get("bus_bytes"):
-                samples.setdefault(float(m["metrics"]["bus_bytes"]), []).extend(t * 1e-3 for t in m["raw_times_ms"])
-        fit = fit_alpha_beta(samples) if len(samples) >= LEAST_FOR_FIT else None
-        if fit is None or isinstance(fit, Unknown):
-            continue
-        metrics, meta = first["metrics"], first["metadata"]
-        yield {
-            "name": f"{meta['benchmark_name']}/{meta['impl']}", "operation": metrics["operation"],
-            "link": metrics["link"], "participants": metrics["participants"], **fit.to_json(),
-        }  # fmt: skip

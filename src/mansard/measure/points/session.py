@@ -15,6 +15,7 @@ from mansard.hardware import ceilings as on_paper
 from mansard.hardware import detect, load
 from mansard.measure.machine import choose_cpus, describe, memory_levels, read_caches
 from mansard.measure.points.assemble import result_of
+from mansard.measure.points.conclusions import conclusions
 from mansard.measure.points.output import Writer, points_left
 from mansard.measure.points.points_ceilings import envelope_of
 from mansard.measure.points.result import Point, State
@@ -145,7 +146,12 @@ class Session:
         """Return the ceilings that the points of this run make, with fits and curves."""
         elements = self.writer.ordered() if self.writer is not None else []
         found = envelope_of(elements)
-        return dataclasses.replace(found, levels=self._levels, machine=self.environment)
+        together = conclusions(elements, self._levels)
+        return dataclasses.replace(
+            found,
+            levels=self._levels,
+            machine={**self.environment, "conclusions": together} if together else self.environment,
+        )
 
     def _write_ceilings(self, writer: Writer) -> None:
         if writer.folder is None:

@@ -179,6 +179,8 @@ class Server:
         if prepared.empty is not None:
             floor_s = floor_of(prepared.empty)
         held.per_sample = per_sample or timing.calibrate(call_s, floor_s, timing.timer_floor())
+        if prepared.facts.get("repeats_inside"):  # one dispatch holds all operations of a sample
+            floor_s /= held.per_sample
         return {
             "prepare_s": prepare_s, "compile_s": prepared.compile_s, "cold_s": cold_s, "check": _check(check),
             "count": count_to_json(count), "facts": to_jsonable(dict(prepared.facts)),
