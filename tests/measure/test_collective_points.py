@@ -14,7 +14,6 @@ from mansard.measure.links.shapes import Shapes, error_ratio, expected, layout_o
 from mansard.measure.links.with_jax_mesh import in_network, moved_dtypes, slowest
 from mansard.measure.points.benchmark import HasColumns, NeedsFlags, Where
 from mansard.measure.points.registry import benchmark_named
-from mansard.measure.points.result import Point, PointVerdict, Result, Samples, State
 
 CPU = Where(backend="jax", platform="cpu", devices=8, cpus=(0, 1), memory_bytes=8e9)
 TPU = Where(backend="jax", platform="tpu", devices=16, memory_bytes=100e9, device_name="TPU7x")
@@ -188,6 +187,7 @@ def test_messages_and_their_pairs():
     assert one.transfer.size_bytes == 4 * 2**20
     assert both.transfer.size_bytes == 8 * 2**20
     assert one.demand.link_bytes == both.demand.link_bytes == {"nvlink": 4.0 * 2**20}
+    assert (one.transfer.link, both.transfer.link) == ("nvlink", "nvlink_both_ways")  # no one-way ceiling comes of it
     with pytest.raises(UsageError):
         b.pairs(params(b, source_id=1, target_id=1), 4)
     with pytest.raises(UsageError):
@@ -246,30 +246,34 @@ def test_the_slowest_device_is_named():
     assert (found["median_device_s"], found["fastest_device_s"]) == (2.0, 2.0)
 
 
-def result(size, times, **kw):
-    point = Point(benchmark="all_reduce", impl="jax", backend="jax", name=f"p{size}",
-                  params={"matrix_dim": size, "dtype": kw.pop("dtype", "bf16"), "num_runs": 10})  # fmt: skip
+def element(size, times, **kw):
     t = float(np.median(times))
     metrics = {"operation": "all_reduce", "size_bytes": float(size), "participants": 32, "link": "ici",
                "algbw_bytes_per_s": size / t, "busbw_bytes_per_s": size / t * 1.9375, "size_means": "the buffer"}  # fmt: skip
-    metrics.update(kw.pop("metrics", {}))
-    return Result(
-        point=point, state=kw.pop("state", State.DONE), samples=Samples(seconds=tuple(times)), metrics=metrics, **kw
-    )
+    return {
+        "metadata": {"benchmark_name": "all_reduce", "impl": "jax",
+                     "params": {"matrix_dim": size, "dtype": kw.get("dtype", "bf16"), "devices": kw.get("devices", 32)}},
+        "state": kw.get("state", "done"), "verdict": kw.get("verdict", "normal"), "audit": {"benchmark": {}},
+        "metrics": {**metrics, **kw.get("metrics", {})}, "raw_times_ms": [x * 1e3 for x in times],
+    }  # fmt: skip
 
 
-def test_fits_of_results():
-    good = [result(2**21, [123.76e-6] * 3), result(2**22, [129.91e-6] * 3)]
+def test_fits_of_points():
+    # 117.61 us and 660.7 GB/s of the published all-reduce; 4 MiB x 1.9375 = 8,126,464 B take 12.3 us
+    sizes = (2**21, 2**22, 2**23)
+    good = [element(s, [117.61e-6 + s * 1.9375 / 660.7e9] * 3) for s in sizes]
     bad = [
-        result(2**23, [1.0], verdict=PointVerdict.IMPLAUSIBLE),
-        result(2**24, [1.0], state=State.FAILED),
-        result(2**25, [1.0], dtype="f32"),  # another series, of one size
-        result(2**26, [1.0], metrics={"busbw_bytes_per_s": Unknown("one device")}),
+        element(2**24, [1.0], verdict="implausible"),
+        element(2**24, [1.0], state="failed"),
+        *(element(s, [1e-3], dtype="f32") for s in sizes[:2]),  # another series, too short
+        *(element(s, [s * 1e-9], devices=8, metrics={"participants": 8}) for s in sizes[:2]),
+        element(2**26, [1.0], metrics={"busbw_bytes_per_s": Unknown("one device").to_json()}),
     ]
     (fit,) = fit_of([*bad, *good])
-    assert fit["alpha_s"] == pytest.approx(117.61e-6, rel=1e-4)
-    assert fit["beta_bytes_per_s"] == pytest.approx(660.7e9, rel=1e-3)
+    assert fit["alpha_s"] == pytest.approx(117.61e-6, rel=1e-6)
+    assert fit["beta_bytes_per_s"] == pytest.approx(660.7e9, rel=1e-6)
     assert fit["resource"] == {"area": "network", "link": "ici"}
-    assert [p["bus_bytes"] for p in fit["points"]] == [4_063_232, 8_126_464]
-    assert fit["points"][0]["latency_share_ratio"] == pytest.approx(0.950, rel=1e-3)
-    assert fit_of(good[:1]) == []
+    assert [p["bus_bytes"] for p in fit["points"]] == [4_063_232, 8_126_464, 16_252_928]
+    # 117.61 / (117.61 + 6.15)
+    assert fit["points"][0]["latency_share_ratio"] == pytest.approx(0.9503, rel=1e-3)
+    assert fit_of(good[:2]) == []

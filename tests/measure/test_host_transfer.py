@@ -36,6 +36,7 @@ def test_bytes_are_one_direction_and_a_gb_is_1e9():
     there_and_back = both.work(params(both), H200)
     at_once = both.work(params(both, direction="both"), H200)
     assert there_and_back.transfer.size_bytes == at_once.transfer.size_bytes == 2 * 67_108_864
+    assert (there_and_back.transfer.link, at_once.transfer.link) == ("pcie", "pcie_both_ways")
     # one after the other the link carries both; at once each direction carries its own
     assert there_and_back.demand.link_bytes == {"pcie": 2 * 67_108_864}
     assert at_once.demand.link_bytes == {"pcie": 67_108_864}

@@ -9,7 +9,7 @@ from typing import Any
 from mansard.core import Demand
 from mansard.core.dtypes import dtype_bytes, short_dtype
 from mansard.measure.benchmarks.entry import missing_memory, missing_package
-from mansard.measure.benchmarks.link_points import HOST_MEMORY, host_link_of, missing_whole_bytes
+from mansard.measure.benchmarks.link_points import HOST_MEMORY, both_ways, host_link_of, missing_whole_bytes
 from mansard.measure.links.host_copies import Wanted
 from mansard.measure.points.benchmark import Parameter, Params, Prepared, Transfer, Waived, Where, Work
 
@@ -82,7 +82,7 @@ class HostTransfer:
             demand=demand,
             transfer=Transfer(
                 operation=wanted.direction, size_bytes=total, size_means=_WORDS[wanted.direction], bus_factor=1.0,
-                participants=1, link=link,
+                participants=1, link=both_ways(link) if wanted.direction == "both" else link,
             ),
             headline=self.headline,
             convention=convention,

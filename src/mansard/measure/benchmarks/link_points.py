@@ -38,6 +38,15 @@ def link_of(where: Where, impl: str) -> str:
     return catalogue_link(where.device_name, "peer") or ("ici" if where.platform == "tpu" else "peer")
 
 
+def both_ways(link: str) -> str:
+    """Return the name of a link that carries data in both directions at once; its rate is no one-way ceiling.
+
+    >>> both_ways("nvlink")
+    'nvlink_both_ways'
+    """
+    return f"{link}_both_ways"
+
+
 def host_link_of(where: Where) -> str:
     """Return the name of the link between a device and the host."""
     if where.platform == "cpu":

@@ -14,6 +14,7 @@ from mansard.measure.benchmarks.entry import chosen, missing_memory, missing_pac
 from mansard.measure.benchmarks.link_points import (
     MOST_RANKS,
     RANKS_VARIABLE,
+    both_ways,
     host_facts,
     link_of,
     local_devices,
@@ -102,7 +103,12 @@ class Messages:
         return Work(
             demand=Demand(link_bytes={link: size}, working_set_bytes=2.0 * size),
             transfer=Transfer(
-                operation=self.name, size_bytes=total, size_means=means, bus_factor=1.0, participants=2, link=link
+                operation=self.name,
+                size_bytes=total,
+                size_means=means,
+                bus_factor=1.0,
+                participants=2,
+                link=both_ways(link) if both else link,
             ),
             headline="transfer",
             convention="all pairs take turns: the rate is S over the mean time"

@@ -151,9 +151,15 @@ class Copies(ABC):
         return Check(error_ratio=math.inf if wrong else 0.0, against="the data that were sent, bit by bit")
 
     def operands(self) -> list[Operand]:
-        """Return the data that are sent."""
-        flat = self.sent().reshape(-1)
-        return [Operand(name="data", role="input", bytes=self.wanted.bytes, values=flat[positions(flat.size)[:4096]])]
+        """Return what is read and written: the data on the side they come from, and where they arrive."""
+        sides = []
+        if self.wanted.direction != "d2h":
+            sides += [("host data", "input", self.sent()), ("device memory", "output", self.on_device())]
+        if self.wanted.direction != "h2d":
+            sides += [("device data", "input", self.sent()), ("host memory", "output", self.on_host())]
+        return [
+            Operand(name=name, role=role, bytes=self.wanted.bytes, values=_some(values)) for name, role, values in sides
+        ]
 
     def after(self) -> dict[str, Any]:
         """Return the median time and rate of each direction."""
@@ -193,6 +199,11 @@ class Copies(ABC):
 
 def _bits(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     return np.ascontiguousarray(values).view(np.uint8)
+
+
+def _some(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    flat = values.reshape(-1)
+    return flat[positions(flat.size)[:4096]]
 
 
 def both_at_once(one: Callable[[], float], other: Callable[[], float]) -> float:

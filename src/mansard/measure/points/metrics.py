@@ -100,6 +100,7 @@ def _transfer(e: Evidence) -> dict[str, Any]:
         "operation": moved.operation, "size_bytes": moved.size_bytes, "size_means": moved.size_means,
         "participants": moved.participants, "link": moved.link, "algbw_bytes_per_s": algbw, "algbw_gb_s": algbw / 1e9,
     }  # fmt: skip
+    found.update(total_bytes_mib=moved.size_bytes / 2**20, total_bytes_mb=moved.size_bytes / 1e6)  # S, not the traffic
     if is_known(moved.bus_factor):
         busbw = algbw * moved.bus_factor
         found.update(
