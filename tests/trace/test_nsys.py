@@ -461,6 +461,30 @@ def test_gzip_and_unfinished_writes_leave_the_folder_alone(export: Export, tmp_p
     db.close()
 
 
+def test_memory_limit_leaves_out_the_host_before_it_refuses(export: Export, capsys: pytest.CaptureFixture[str]) -> None:
+    for i in range(5000):
+        export.kernel(20 * i, 20 * i + 10, corr=i + 1)
+        export.call(20 * i, 20 * i + 1, i + 1)
+    file = str(export.done())
+
+    def summary(limit: str) -> tuple[int, dict[str, Any]]:
+        with pytest.raises(SystemExit) as ended:
+            main(["trace", "summary", file, "--memory-limit", limit, "--json"])
+        out = capsys.readouterr().out
+        return int(ended.value.code or 0), json.loads(out) if out else {}
+
+    # Calls: 5000 x 40 B; kernels: 5000 x 52 B (44 B without what joins them to calls); half as much again to work on them.
+    code, whole = summary("1 MB")
+    assert (code, whole["launched"]["kernels"]) == (0, 5000)
+    code, spared = summary("400 kB")
+    assert code == 0
+    assert [f["code"] for f in spared["findings"]].count("host_left_out") == 1
+    assert spared["launched"]["kernels"] == 0
+    for key in ("kernel_count", "busy_s", "span_s", "kernel_sum_s"):
+        assert spared["devices"][0][key] == whole["devices"][0][key]
+    assert summary("200 kB")[0] == 4
+
+
 def test_memory_limit(export: Export) -> None:
     path = big(export, 5000)
     with pytest.raises(InputError) as caught:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 
@@ -98,14 +99,44 @@ def test_absent_kinds_say_how_to_record_them(tmp_path):
     assert "--kernel-trace" in t.why_absent(Kind.KERNEL).reason
 
 
-def test_cut_or_foreign_json_is_an_error_by_name(tmp_path):
-    text = json.dumps(document(kernel_dispatch=[dispatch(10, 30)]))
-    for at in random.Random(1).sample(range(len(text)), 40):
-        with pytest.raises(InputError) as refused:
-            read(tmp_path, text[:at])
-        assert refused.value.hint
+def test_cut_json_gives_the_records_before_the_cut(tmp_path):
+    text = json.dumps(document(kernel_dispatch=[dispatch(10, 30), dispatch(40, 45)]))
+    second = text.index('"start_timestamp": 40')
+    t = read(tmp_path, text[: second + 40])  # in the middle of the second dispatch
+    assert t.of(Kind.KERNEL).duration_ns.tolist() == [20]
+    assert t.incomplete
+    assert [d.code for d in t.damage] == ["truncated"]
+    for at in random.Random(1).sample(range(len(text)), 60):
+        try:
+            t = read(tmp_path, text[:at])
+        except InputError:
+            continue
+        assert t.incomplete
+        assert len(t.of(Kind.KERNEL)) <= 2
+
+
+def test_damage_inside_json_keeps_what_stands_before(tmp_path):
+    text = json.dumps(document(kernel_dispatch=[dispatch(10, 30), dispatch(40, 45)]))
+    t = read(tmp_path, text.replace('"start_timestamp": 40', '"start_timestamp": \x00\x01'))
+    assert t.of(Kind.KERNEL).duration_ns.tolist() == [20]
+    assert "damaged at byte" in t.damage[0].text
+
+
+def test_cut_gzip(tmp_path):
+    text = json.dumps(document(kernel_dispatch=[dispatch(10 * i, 10 * i + 5) for i in range(1, 3000)]))
+    packed = gzip.compress(text.encode())
+    path = tmp_path / "r.json.gz"
+    path.write_bytes(packed[: len(packed) * 3 // 4])
+    t = rocprofv3.read(path)
+    assert t.incomplete
+    assert 0 < len(t.of(Kind.KERNEL)) < 2999
+
+
+def test_foreign_json_is_an_error_by_name(tmp_path):
     with pytest.raises(InputError, match="no process"):
         read(tmp_path, {"rocprofiler-sdk-tool": []})
+    with pytest.raises(InputError, match="no intact"):
+        read(tmp_path, {"rocprofiler-sdk-tool": 5})
 
 
 def test_csv(tmp_path):

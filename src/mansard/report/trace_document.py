@@ -81,6 +81,8 @@ def no_kernel_findings(timeline: Timeline) -> list[Finding]:
         return []
     why = timeline.why_absent(Kind.KERNEL).reason if not timeline.has(Kind.KERNEL) else "the kernel table is empty"
     again = "Record again: " + (RECORD_NSYS if timeline.format == "nsys" else RECORD_TORCH)
+    if timeline.format == "rocprofv3":
+        again = "Record again: rocprofv3 --kernel-trace --output-format json -- PROGRAM"
     if timeline.format == "recording":
         again = "A program that runs on the CPU is judged by mansard run itself"
     text = f"no GPU kernels were recorded ({why}): busy and idle time are unknown, not 0 and not 100 %. {again}"

@@ -23,7 +23,7 @@ def file_options(function: F) -> F:
         click.argument("file", type=click.Path(path_type=Path)),
         click.option("--trim", nargs=2, metavar="A B", help='Window: seconds, or with a unit ("300 ms"); from the start of the capture.'),
         click.option("--device", "--device-id", "device", type=click.IntRange(min=0), help="This device alone."),
-        click.option("--memory-limit", metavar="SIZE", help='Refuse what needs more memory, such as "8 GB".'),
+        click.option("--memory-limit", metavar="SIZE", help='Leave out host events, or refuse, what needs more memory, such as "8 GB".'),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
     )):  # fmt: skip
         function = decorate(function)
@@ -41,6 +41,7 @@ def read(
     *,
     kinds: Iterable[Kind] | None = None,
     prepare: Callable[[Timeline], Timeline] | None = None,
+    spare_host: bool = False,
 ) -> Timeline:
     """Open the profile and cut the window that was asked for.
 
@@ -48,14 +49,21 @@ def read(
         options: Of the command.
         kinds: Kinds of event that are needed.
         prepare: What to do with the whole profile before a window is cut.
+        spare_host: Leave out host events where the memory limit does not allow them, and say so, instead of refusing.
     """
+    from mansard.core.errors import InputError
     from mansard.core.units import parse_quantity
     from mansard.trace.open import open_trace
     from mansard.trace.window import origin_ns, trim
 
     limit = int(parse_quantity(options["memory_limit"], "bytes")) if options["memory_limit"] else None
     with _Progress() as progress:
-        timeline = open_trace(options["file"], categories=kinds, memory_limit=limit, progress=progress.show)
+        try:
+            timeline = open_trace(options["file"], categories=kinds, memory_limit=limit, progress=progress.show)
+        except InputError as error:
+            if error.code != "memory_limit" or not spare_host:
+                raise
+            timeline = _device_alone(options["file"], limit, progress)
     if prepare is not None:
         timeline = prepare(timeline)
     if options["trim"]:
@@ -63,6 +71,20 @@ def read(
         start, end = (zero + _time_ns(text) for text in options["trim"])
         timeline = trim(timeline, start, end)
     return timeline
+
+
+def _device_alone(file: Path, limit: int | None, progress: _Progress) -> Timeline:
+    """Open the device's events alone: a third of a profile, and enough for busy time, overlap and kernels."""
+    from mansard.trace.open import open_trace
+    from mansard.trace.run import Finding
+    from mansard.trace.timeline import DEVICE_WORK
+
+    timeline = open_trace(file, categories=DEVICE_WORK, memory_limit=limit, progress=progress.show)
+    text = (
+        "to stay within the memory limit, calls, waits and ranges of the host were left out: busy time, overlap and kernels are "
+        "whole, but causes of idle time, launches and steps are unknown"
+    )
+    return timeline.with_findings([Finding(code="host_left_out", text=text)])
 
 
 def with_demands(options: Mapping[str, Any]) -> Callable[[Timeline], Timeline]:

@@ -22,7 +22,7 @@ def command(**options: Any) -> int:
     from mansard.report.trace_text import overlap_lines
     from mansard.trace.occupancy import device_times
 
-    timeline = read(options)
+    timeline = read(options, spare_host=True)
     chosen = device_index(timeline, options["device"])
     devices = device_times(timeline, devices=None if chosen is None else [chosen])
     document = head("trace_overlap/1", timeline, no_kernel_findings(timeline))

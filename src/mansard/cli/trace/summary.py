@@ -34,7 +34,7 @@ def command(**options: Any) -> int:
     from mansard.cli.trace.common import deliver, exit_code, read
     from mansard.report.trace_text import summary_lines
 
-    document = summarise(read(options), options)
+    document = summarise(read(options, spare_host=True), options)
     deliver(document, summary_lines, as_json=options["as_json"])
     return exit_code(document)
 

@@ -253,6 +253,8 @@ class _Reader:
             ("correlationId", np.int64), ("globalPid", np.int64),
         ]  # fmt: skip
         label = next((c for c in ("demangledName", "shortName", "mangledName") if self.file.has_column(name, c)), "")
+        if not self._wants(Kind.RUNTIME):  # nothing to join it with
+            columns = [c for c in columns if c[0] != "correlationId"]
         more: dict[Kind, list[tuple[str, Any]]] = {
             Kind.KERNEL: [(label, np.int64), ("graphNodeId", np.int64)],
             Kind.COPY: [("bytes", np.int64), ("copyKind", np.int8), ("graphNodeId", np.int64)],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import re
 import zlib
@@ -129,10 +128,13 @@ def read(
         InputError: The file cannot be read, is damaged, or needs more memory than allowed.
     """
     path = Path(path)
-    data = _bytes(path, memory_limit)
+    data, cut = _bytes(path, memory_limit)
     if progress is not None:
         progress(f"reading {path.name}", 0.5)
-    timeline = _from_json(path, data) if data.lstrip()[:1] == b"{" else _from_csv(path, data)
+    timeline = _from_json(path, data, cut=cut) if data.lstrip()[:1] == b"{" else _from_csv(path, data)
+    if cut and not timeline.incomplete:
+        text = "the gzip file is cut short; what could be unpacked was read"
+        timeline = replace(timeline, damage=(*timeline.damage, Damage(code="truncated", text=text, incomplete=True)))
     if kinds is None:
         return timeline
     absent = {k: f"{k.name.lower()} events were not asked for" for k in Kind if k not in kinds}
@@ -140,11 +142,16 @@ def read(
     return replace(timeline, tables=tables, absent={**timeline.absent, **absent})
 
 
-def _bytes(path: Path, memory_limit: int | None) -> bytes:
+def _bytes(path: Path, memory_limit: int | None) -> tuple[bytes, bool]:
+    """Return the text of a file, and whether its gzip packing is cut short."""
+    cut = False
     try:
-        raw = path.read_bytes()
-        data = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
-    except (OSError, EOFError, zlib.error) as error:
+        data = path.read_bytes()
+        if data[:2] == b"\x1f\x8b":
+            unpacking = zlib.decompressobj(wbits=31)
+            data = unpacking.decompress(data)
+            cut = not unpacking.eof
+    except (OSError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(
             f"cannot read {path}: {reason}", hint="check the path, or copy the file again", code="unreadable"
@@ -155,24 +162,58 @@ def _bytes(path: Path, memory_limit: int | None) -> bytes:
             hint="raise --memory-limit, or use the CSV output of rocprofv3",
             code="memory_limit",
         )
-    return data.removeprefix(b"\xef\xbb\xbf")
+    return data.removeprefix(b"\xef\xbb\xbf"), cut
 
 
-def _from_json(path: Path, data: bytes) -> Timeline:
+_AT_BYTE = re.compile(r"\(byte (\d+)\)")
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+
+
+def _from_json(path: Path, data: bytes, *, cut: bool = False) -> Timeline:
+    damage: list[Damage] = []
     try:
         document = msgspec.json.decode(data, type=_Document)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(
-            f"{path} is no intact rocprofv3 JSON: {error}",
-            hint=_HINT + " (or copy the file again)",
-            code="damaged_rocprofv3",
-        ) from None
+        place = _AT_BYTE.search(str(error))
+        whole = "truncated" in str(error)
+        end = len(data) if whole or place is None else int(place[1])
+        document, lost = _salvaged(data[:end]) if whole or place is not None else (None, 0)
+        if document is None:
+            raise InputError(
+                f"{path} is no intact rocprofv3 JSON: {error}",
+                hint=_HINT + " (or copy the file again)",
+                code="damaged_rocprofv3",
+            ) from None
+        what = "the file ends in the middle" if whole or cut else f"the file is damaged at byte {end}"
+        text = f"{what}: what stands before is read, {lost} bytes of an unfinished record are not; later records are missing"
+        damage.append(Damage(code="truncated", text=text, incomplete=True))
     if not document.tools:
         raise InputError(f"{path} holds no process: 'rocprofiler-sdk-tool' is empty", hint=_HINT, code="not_a_profile")
     build = _Build()
+    build.damage += damage
     for index, tool in enumerate(document.tools):
         build.tool(tool, index)
     return build.timeline(path, document.tools[0])
+
+
+def _salvaged(data: bytes) -> tuple[_Document | None, int]:
+    """Return what a cut file holds: everything up to its last complete record, with the open brackets closed."""
+    stack: list[bytes] = []
+    best = (0, b"")
+    for token in _TOKEN.finditer(data):
+        sign = token.group()
+        if sign in (b"{", b"["):
+            stack.append(b"}" if sign == b"{" else b"]")
+        elif sign in (b"}", b"]"):
+            if not stack or stack.pop() != sign:
+                break
+            if stack and (sign == b"]" or stack[-1] == b"]"):  # between two records, never inside one
+                best = (token.end(), b"".join(reversed(stack)))
+    end, closing = best
+    try:
+        return msgspec.json.decode(data[:end] + closing, type=_Document), len(data) - end
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None, 0
 
 
 class _Build:
