@@ -242,6 +242,30 @@ def test_points_that_cannot_run_are_waived_with_the_reason(tmp_path: Path) -> No
     assert plan.size == 5
 
 
+class Doubling(Scaled):
+    """A benchmark of which one entry stands for a sweep."""
+
+    name = "doubling"
+    aliases = ()
+
+    def expand(self, params):
+        if params["n"] > 8:
+            raise UsageError("n is more than 8")
+        return [{**params, "m": size} for size in (1, 2, 4)]
+
+
+def test_an_entry_that_stands_for_several_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names_module, "all_benchmarks", lambda: {"doubling": Doubling()})
+    plan = planned(tmp_path, "benchmarks:\n- {name: doubling, sweep: {n: [5, 6]}}\n- {name: doubling, n: 7}\n")
+    assert [(p.params["n"], p.params["m"]) for p in plan.points] == [
+        (5, 1), (5, 2), (5, 4), (6, 1), (6, 2), (6, 4), (7, 1), (7, 2), (7, 4),
+    ]  # fmt: skip
+    assert [p.size for p in plan.products] == [6, 3]
+    assert dict(plan.products[0].axes) == {"n": 2, "sizes of its own": 3}
+    message, _ = wrong(tmp_path, "benchmarks:\n- {name: doubling, n: 9}\n")
+    assert message == "c.yaml:2: doubling: n is more than 8"
+
+
 def test_a_backend_is_asked_for_once(tmp_path: Path) -> None:
     asked: list[str] = []
 
@@ -378,6 +402,8 @@ def test_a_wrong_hardware_block_is_refused(tmp_path: Path, block: str, says: str
         ("name: scaled\n  n: 1\n  impl: plane", 4, "unknown implementation 'plane' of scaled; the nearest is 'plain'"),
         ("name: scaled\n  n: 1\n  width: 2", 4, "n and width are the same parameter of scaled; keep one"),
         ("name: scaled\n  n: 1\n  num_runs: 0", 4, "num_runs of scaled is 0; the least is 1"),
+        ("name: scaled\n  n: 1\n  xprof_timing: 3", 4, "xprof_timing of scaled is 3; expected true or false"),
+        ("name: scaled\n  n: 1\n  sweep: {system: [a, b]}", 4, "system changes nothing of a point, so it cannot be swept"),
         ("name: scaled\n  n: 1\n  model: LLM-37B", 4, "unknown model 'LLM-37B'"),
         ("name: scaled\n  n: 1\n  model: a/config.json", 4, "no file"),
         ("name: scaled\n  n: SAME_AS_k", 2, "unknown parameter 'k' of n: SAME_AS_k"),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mansard.core.errors import UsageError
-from mansard.measure.config.common import COMMON_NAMES, IMPL, TIMING, coerced, default_of
+from mansard.measure.config.common import COMMON, COMMON_NAMES, IMPL, TIMING, coerced, default_of
 from mansard.measure.config.flags import Environment, flags_for, merged
 from mansard.measure.config.names import filled, find_benchmark, known_words, meaning_of, point_name
 from mansard.measure.config.presets import PresetError, as_parameters, preset
@@ -16,7 +16,7 @@ from mansard.measure.config.published import canonical, missing
 from mansard.measure.config.sweeps import product, product_size
 from mansard.measure.config.written import Block, Notes, Written, same_as
 from mansard.measure.config.yamlfile import Place, config_error, unknown_name
-from mansard.measure.points.benchmark import Benchmark, NeedsFlags, Sweeps, Waived, Where
+from mansard.measure.points.benchmark import Benchmark, NeedsFlags, Parameter, Sweeps, Waived, Where
 from mansard.measure.points.result import Point
 
 Placed = tuple[Any, Place]
@@ -211,15 +211,9 @@ def _expand(
     outcome: Outcome,
 ) -> None:  # fmt: skip
     by_name = {p.name: p for p in benchmark.parameters}
-    for name, (value, place) in layers.fixed.items():
-        if name in ("xprof_timing", "xprof_dir", "use_trace_roofline", "system"):
-            _note_setting(name, value, place, notes, outcome)
+    _settings(entry, layers, by_name, notes, outcome)
     values = {name: [(v, place) for v in axis] for name, (axis, place) in layers.axes.items()}
-    if values:
-        sizes = {name: len(axis) for name, axis in values.items()}
-        outcome.products.append(
-            Product(benchmark=entry.name, origin=str(block.place), axes=sizes, size=product_size(values))
-        )
+    before = len(outcome.points)
     for combination in product(values):
         placed = {**layers.fixed, **combination}
         raw = same_as({name: value for name, (value, _) in placed.items()}, block.place)
@@ -237,9 +231,39 @@ def _expand(
             for p in TIMING if p.name not in by_name
         }  # fmt: skip
         impl = _implementation(benchmark, raw, placed, entry)
-        several = benchmark.expand(params) if isinstance(benchmark, Sweeps) else [params]
-        for one in several:
+        for one in _several(entry, benchmark, params, block.place):
             _add(entry, benchmark, impl, {**timing, **one}, block.place, around, outcome)
+    made = len(outcome.points) - before
+    axes = {name: len(axis) for name, axis in values.items()}
+    if made != product_size(values):
+        axes["sizes of its own"] = made // product_size(values)
+    if axes:
+        outcome.products.append(Product(benchmark=entry.name, origin=str(block.place), axes=axes, size=made))
+
+
+def _several(
+    entry: Written, benchmark: Benchmark, params: Mapping[str, Any], place: Place
+) -> Sequence[Mapping[str, Any]]:
+    """Return the parameters of each point that one set of them stands for."""
+    if not isinstance(benchmark, Sweeps):
+        return [params]
+    try:
+        return benchmark.expand(params)
+    except UsageError as error:
+        raise config_error(place, f"{entry.name}: {error.message}", hint=error.hint) from error
+
+
+def _settings(
+    entry: Written, layers: _Layers, by_name: Mapping[str, Parameter], notes: Notes, outcome: Outcome
+) -> None:
+    """Check what an entry says beside the parameters of its benchmark, and say what comes of it."""
+    common = {p.name: p for p in COMMON if p.name not in by_name}
+    for name, (_, place) in layers.axes.items():
+        if name in common and name not in (IMPL.name, *(p.name for p in TIMING)):
+            raise config_error(place, f"{name} changes nothing of a point, so it cannot be swept")
+    for name, (value, place) in layers.fixed.items():
+        if name in common and not (isinstance(value, str) and value.startswith("SAME_AS_")):
+            _note_setting(name, coerced(common[name], value, place, within=entry.name), place, notes, outcome)
 
 
 def _note_setting(name: str, value: Any, place: Place, notes: Notes, outcome: Outcome) -> None:
