@@ -1,0 +1,208 @@
+"""Verdicts on evidence written by hand: one GEMM of 10^9 FLOP on a machine of 10^11 FLOP/s must take 10 ms."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from mansard.core import Demand
+from mansard.core.ceilings import Area, Ceiling, Ceilings, Kind, MemoryLevel, Resource
+from mansard.core.unknown import Unknown
+from mansard.measure.points.audit import audit, drift_ratio
+from mansard.measure.points.benchmark import Transfer, Where, Work
+from mansard.measure.points.evidence import Evidence
+from mansard.measure.points.metrics import metrics_of
+from mansard.measure.points.result import Conditions, PointVerdict, Samples
+from mansard.measure.points.verdict import at_clock, judge_point
+
+GEMM = Resource(area=Area.COMPUTE, dtype="f32", accumulate="f32", engine="matrix")
+DRAM = Resource(area=Area.MEMORY, level="dram", mix="triad")
+LEVELS = (MemoryLevel(level="l3", capacity_bytes=1e6), MemoryLevel(level="dram", capacity_bytes=1e10))
+
+
+def machine(kind=Kind.MEASURED, conditions=None, clock_hz=4e9):
+    peak = Ceiling(resource=GEMM, value=1e11, unit="FLOP/s", kind=kind, scope="node")
+    dram = Ceiling(resource=DRAM, value=1e10, unit="B/s", kind=kind, scope="node", conditions=conditions or {})
+    return Ceilings(ceilings=(peak, dram), levels=LEVELS, machine={"clock_hz_estimated": clock_hz})
+
+
+def samples(median_s, half_ratio=0.0, **more):
+    return Samples(
+        seconds=(median_s,) * 10, median_s=median_s, low_s=median_s * (1 - half_ratio),
+        high_s=median_s * (1 + half_ratio), **more,
+    )  # fmt: skip
+
+
+def point(median_s, *, half_ratio=0.0, conditions=None, ceilings=None, work=None, prepared=None, **more):
+    quiet = {"foreign_ratio": 0.0, "steal_ratio": 0.0, "clock_hz": 4e9, "cores_used": 2.0}
+    return Evidence(
+        work=work or Work(demand=Demand(flop={("f32", "f32"): 1e9}, read_bytes=1e5), peak=("f32", "f32", "matrix")),
+        where=Where(backend="native", platform="cpu", threads=2, cpus=(0, 1)), params={},
+        prepared=prepared or {}, samples=samples(median_s, half_ratio, **more),
+        conditions=Conditions(**{**quiet, **(conditions or {})}), ceilings=ceilings or machine(),
+    )  # fmt: skip
+
+
+def judged(e):
+    return judge_point(e, audit(e)[1])
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize(
+    ("median_s", "verdict"),
+    [(0.0105, "normal"), (0.0140, "normal"), (0.0145, "low"), (0.1, "low")],  # 95, 71, 69 and 10 % of the ceiling
+)
+def test_seventy_percent_is_normal_whatever_the_ceiling(kind, median_s, verdict):
+    assert judged(point(median_s, ceilings=machine(kind))).verdict == verdict
+
+
+def test_an_interval_wider_than_five_percent_is_noisy():
+    assert judged(point(0.0105, half_ratio=0.051)).verdict is PointVerdict.NOISY
+    assert judged(point(0.0105, half_ratio=0.049)).verdict is PointVerdict.NORMAL
+
+
+def test_a_measured_ceiling_that_is_beaten_a_little_is_too_low():
+    found = judged(point(0.01 / 1.2))  # 1.2 times the ceiling
+    assert found.verdict is PointVerdict.NORMAL
+    assert [f.code for f in found.findings] == ["ceiling_too_low"]
+
+
+def test_a_ceiling_that_is_beaten_by_much_makes_the_point_implausible():
+    found = judged(point(0.01 / 1.3))
+    assert found.verdict is PointVerdict.IMPLAUSIBLE
+    assert [f.code for f in found.findings] == ["above_ceiling"]
+
+
+def test_a_declared_ceiling_cannot_be_beaten_at_all():
+    assert judged(point(0.01 / 1.1, ceilings=machine(Kind.DECLARED))).verdict is PointVerdict.IMPLAUSIBLE
+
+
+def test_without_a_ceiling_nothing_is_judged():
+    found = judged(dataclasses.replace(point(0.01), ceilings=None, levels=LEVELS))
+    assert found.verdict is None
+    assert isinstance(found.share, Unknown)
+    assert found.reason.startswith("not judged")
+
+
+def test_the_peak_of_another_type_never_stands_in():
+    work = Work(demand=Demand(flop={("bf16", "f32"): 1e9}), peak=("bf16", "f32", "matrix"))
+    found = judged(point(0.01, work=work))
+    assert found.verdict is None
+    assert isinstance(found.share, Unknown)
+
+
+def test_compute_ceilings_follow_the_clock_that_was_seen():
+    # at 3 GHz of 4 the ceiling is 0.75e11: 10^9 FLOP must take 13.3 ms, and 14 ms are 95 % of it
+    slow = judged(point(0.014, conditions={"clock_hz": 3e9}))
+    assert slow.share == pytest.approx(1e9 / 0.75e11 / 0.014)
+    assert slow.verdict is PointVerdict.NORMAL
+    low = judged(point(0.025, conditions={"clock_hz": 3e9}))
+    assert "clock was 3.00 GHz, 75 %" in low.reason
+    # on a busy machine the clock looks lower than it is and is not used
+    busy = judged(point(0.014, conditions={"clock_hz": 3e9, "foreign_ratio": 0.3}))
+    assert busy.share == pytest.approx(0.01 / 0.014)
+
+
+def test_only_what_follows_the_clock_is_moved():
+    moved = at_clock(machine(), 0.5)
+    values = {c.resource.area: c.value for c in moved.ceilings}
+    assert values == {Area.COMPUTE: 5e10, Area.MEMORY: 1e10}  # main memory has a clock of its own
+    declared = at_clock(machine(Kind.DECLARED), 0.5)
+    assert declared.ceilings[0].value == 1e11  # a datasheet says at which clock it speaks
+
+
+def test_a_low_point_says_why():
+    assert "other programs used 40 %" in judged(point(0.05, conditions={"foreign_ratio": 0.4})).reason
+    assert "hypervisor took 10 %" in judged(point(0.05, conditions={"steal_ratio": 0.1})).reason
+    assert "throttled for 1.00 s" in judged(point(0.05, conditions={"throttled_s": 1.0})).reason
+    assert "kept 1.0 of 2 cores busy" in judged(point(0.05, conditions={"cores_used": 1.0})).reason
+    assert "dispatch: an empty call takes 20.0 ms" in judged(point(0.05, floor_s=0.02)).reason
+    # 10^9 FLOP in 50 ms on 2 cores at 4 GHz are 2.5 FLOP per cycle and core, the ceiling has 12.5
+    assert "2.5 FLOP per cycle and core, the ceiling has 12.5" in judged(point(0.05)).reason
+
+
+def test_the_shortfall_is_factored():
+    found = judged(point(0.04, conditions={"cores_used": 1.0}))  # a quarter of the ceiling with half of the cores
+    assert found.factors["cores_ratio"] == 0.5
+    assert found.factors["units_ratio"] == pytest.approx(0.5)
+    assert found.factors["cores_ratio"] * found.factors["units_ratio"] == pytest.approx(found.share)
+
+
+def test_the_slow_regime_of_memory_is_a_reason():
+    # 2 x 10^8 bytes at 10^10 B/s must take 20 ms; 40 ms are the slower of the two regimes
+    work = Work(demand=Demand(read_bytes=1e8, write_bytes=1e8), headline="bytes")
+    found = judged(point(0.04, work=work, ceilings=machine(conditions={"regimes": [5e9, 1e10]})))
+    assert found.verdict is PointVerdict.LOW
+    assert "two regimes" in found.reason
+
+
+def test_executed_work_is_what_the_ceiling_sees():
+    # a flash backward executes 2.5 units for 2 of model work: 1.25 x 10^9 FLOP must take 12.5 ms
+    work = Work(
+        demand=Demand(flop={("f32", "f32"): 1e9}, read_bytes=1e5), executed_flop=1.25e9, peak=("f32", "f32", "matrix")
+    )
+    e = point(0.0125, work=work)
+    found = judged(e)
+    assert found.share == pytest.approx(1.0)
+    assert metrics_of(e, found)["mfu_ratio"] == pytest.approx(0.8)  # model work over the peak
+
+
+def test_load_is_said_beside_a_normal_point():
+    codes = {f.code for f in audit(point(0.0105, conditions={"foreign_ratio": 0.2, "steal_ratio": 0.05}))[1]}
+    assert {"foreign_load", "steal"} <= codes
+
+
+def test_a_rate_that_does_not_last_is_said():
+    # two processes; the second window of each is 10 % slower than the first
+    e = point(0.0105)
+    seconds = (1.0, 1.0, 1.1, 1.1) * 2
+    e = dataclasses.replace(
+        e,
+        samples=Samples(
+            seconds=seconds, windows=((0, 2), (0, 2), (1, 2), (1, 2)), median_s=1.05, low_s=1.04, high_s=1.06
+        ),
+    )
+    assert drift_ratio(e) == pytest.approx(0.1)
+    assert "drift" in {f.code for f in audit(e)[1]}
+
+
+def test_percentiles_of_few_samples_are_not_shown():
+    e = point(0.0105)
+    assert "p99_ms" not in metrics_of(e, judged(e))
+    assert "p95_ms" not in metrics_of(e, judged(e))
+    many = dataclasses.replace(e, samples=dataclasses.replace(e.samples, seconds=(0.0105,) * 100))
+    assert metrics_of(many, judged(many))["p99_ms"] == pytest.approx(10.5)
+
+
+def test_every_sample_counts():
+    # ten samples of which one is ten times as long: the mean holds it, the median does not, none is left out
+    seconds = (0.01,) * 9 + (0.1,)
+    e = dataclasses.replace(point(0.01), samples=dataclasses.replace(samples(0.01), seconds=seconds, outliers=(9,)))
+    found = metrics_of(e, judged(e))
+    assert found["avg_ms"] == pytest.approx(19.0)  # (9 x 10 + 100) / 10
+    assert found["p50_ms"] == pytest.approx(10.0)
+    assert found["actual_runs"] == 10
+    assert found["outliers"] == 1
+
+
+def test_write_allocate_is_a_second_column():
+    # copy of 10^8 bytes: 2 x 10^8 counted, 3 x 10^8 moved where lines are read before they are written
+    work = Work(demand=Demand(read_bytes=1e8, write_bytes=1e8), headline="bytes", write_allocate_bytes=3e8)
+    found = metrics_of(point(0.1, work=work), judged(point(0.1, work=work)))
+    assert found["bandwidth_gb_s"] == pytest.approx(2.0)
+    assert found["write_allocate_gb_s"] == pytest.approx(3.0)
+
+
+def test_both_bandwidths_of_a_transfer_stand_with_their_size():
+    moved = Transfer(
+        operation="all_reduce", size_bytes=1e8, size_means="the buffer", bus_factor=1.5, participants=4, link="ring"
+    )
+    work = Work(demand=Demand(link_bytes={"ring": 1.5e8}), transfer=moved, headline="transfer")
+    found = metrics_of(point(0.1, work=work), judged(point(0.1, work=work)))
+    assert (found["algbw_gb_s"], found["busbw_gb_s"]) == (pytest.approx(1.0), pytest.approx(1.5))
+    assert (found["size_bytes"], found["participants"]) == (1e8, 4)
+    one = dataclasses.replace(moved, bus_factor=Unknown("one participant"), participants=1)
+    alone = metrics_of(point(0.1, work=dataclasses.replace(work, transfer=one)), judged(point(0.1, work=work)))
+    assert isinstance(alone["busbw_bytes_per_s"], Unknown)
+    assert "busbw_gb_s" not in alone
