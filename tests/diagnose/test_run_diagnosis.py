@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mansard.core import Bound, Demand, Implausible, Unknown
+from mansard.core import Area, Bound, Demand, Implausible, Resource, Unknown
 from mansard.diagnose.analyse import diagnose_run
 from mansard.diagnose.records import SHARE_KINDS
 from mansard.diagnose.sweep import Layer, sweep, union_ns
@@ -144,6 +144,16 @@ def test_page_faults_make_a_slow_fresh_result_a_memory_verdict() -> None:
     assert "page faults" in found.verdict.sentence
     advice = next(a for a in found.advice if a.rule == "page_faults")
     assert advice.gain_s == pytest.approx(0.020 - 0.00384 - 1e-6, rel=1e-3)
+
+
+@pytest.mark.parametrize(("rate", "bound"), [(8e9, Bound.MEMORY), (16e9, Bound.UNDETERMINED)])
+def test_page_faults_must_explain_the_time(rate: float, bound: Bound) -> None:
+    # 64 MB into new small pages take 8 ms at 8 GB/s, 0.4 of the 20 ms; at 16 GB/s 4 ms, 0.2 of them.
+    resource = Resource(area=Area.MEMORY, level="dram", mix="fresh", page="4k", store="regular")
+    machine = build.two_core_machine()
+    machine = replace(machine, ceilings=(*machine.ceilings, build.measured(resource, rate, "B/s")))
+    trace = run_of([Ran(replace(ADD, fresh_bytes=64e6), 20.0)], minor_faults=15625.0)
+    assert diagnose_run(trace, machine, program="train.py").verdict.bound is bound
 
 
 def test_operations_that_ran_at_once_are_not_implausible_for_the_split() -> None:

@@ -174,7 +174,7 @@ def judge_one(
     return (
         _dispatch_dominated(least, judgement, call_s, trace, ceilings)
         or _at_farther_level(operator, demand, call_s, ceilings, judgement)
-        or _page_faults(fresh_bytes(operator, trace), least, call_s, memory)
+        or _page_faults(operator, least, call_s, memory, ceilings)
         or (least, judgement)
     )
 
@@ -274,23 +274,22 @@ def _within_nearer_level(
     return None
 
 
-def fresh_bytes(operator: Operator, trace: RunTrace) -> float:
-    """Return the bytes of one call's results that may lie in newly allocated memory [B].
-
-    A compiled jax program allocates its temporary results anew in each run and does not say which, so all it writes counts.
-    """
-    if trace.framework == "jax" and isinstance(operator.demand, Demand):
-        return max(operator.fresh_bytes, float(operator.demand.write_bytes))
-    return operator.fresh_bytes
-
-
 def _page_faults(
-    fresh: float, least: LeastTime, call_s: float, memory: MemoryEvidence
+    operator: Operator,
+    least: LeastTime,
+    call_s: float,
+    memory: MemoryEvidence,
+    ceilings: Ceilings,
 ) -> tuple[LeastTime, Judgement] | None:
+    """Judge an operation whose results need new memory, where mapping that memory takes a good part of its time."""
     limiting = least.limiting
     if limiting is None or limiting.area is not Area.MEMORY:
         return None
-    if fresh <= 0 or not memory.fresh_is_faulted:
+    if operator.fresh_bytes <= 0 or not memory.fresh_is_faulted:
+        return None
+    # Counted faults are of small pages; the rate at which this machine writes into them was measured, or is not known.
+    rates = ceilings.find(scope=operator.scope, area=Area.MEMORY, mix="fresh", page="4k")
+    if rates and operator.fresh_bytes / rates[0].value < BOUND_SHARE * call_s:
         return None
     return least, judge(least, call_s, evidence="its result goes into new memory, which the kernel maps by page faults")
 
@@ -298,7 +297,7 @@ def _page_faults(
 def memory_evidence(trace: RunTrace, chosen: npt.NDArray[np.bool_], steps: int) -> MemoryEvidence:
     """Return what the page faults and the allocations of the steady steps say."""
     calls = np.bincount(trace.op[chosen], minlength=len(trace.operators))
-    fresh = float(sum(fresh_bytes(o, trace) * int(n) for o, n in zip(trace.operators, calls, strict=True)))
+    fresh = float(sum(o.fresh_bytes * int(n) for o, n in zip(trace.operators, calls, strict=True)))
     faults = trace.minor_faults_per_step
     return MemoryEvidence(
         faulted_bytes_per_step=None if faults is None else faults * trace.page_bytes,

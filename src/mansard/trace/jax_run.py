@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ class _Collected:
 
     operators: list[Operator] = field(default_factory=list)
     numbers: dict[tuple[str, ...], int] = field(default_factory=dict)
+    fresh: list[list[float]] = field(default_factory=list)
     op: list[Int64Array] = field(default_factory=list)
     start: list[Int64Array] = field(default_factory=list)
     end: list[Int64Array] = field(default_factory=list)
@@ -43,11 +44,20 @@ class _Collected:
     def number(self, operator: Operator) -> int:
         """Number of an operator, the same for equal kinds of operation."""
         key = (operator.name, operator.category, operator.part.value, operator.shapes, operator.formula,
-               str(operator.recompute), str(operator.fresh_bytes), repr(operator.demand))  # fmt: skip
+               str(operator.recompute), repr(operator.demand))  # fmt: skip
         if key not in self.numbers:
             self.numbers[key] = len(self.operators)
             self.operators.append(operator)
+            self.fresh.append([])
+        self.fresh[self.numbers[key]].append(operator.fresh_bytes)
         return self.numbers[key]
+
+    def averaged(self) -> tuple[Operator, ...]:
+        """The operators, each with the mean of the new memory that its places in the programs touch."""
+        return tuple(
+            replace(operator, fresh_bytes=sum(fresh) / len(fresh))
+            for operator, fresh in zip(self.operators, self.fresh, strict=True)
+        )
 
 
 def load(directory: Path, meta: Mapping[str, Any]) -> RunTrace:
@@ -239,7 +249,7 @@ def _assembled(
     waits = np.concatenate([w for w, _ in out.waits])
     return RunTrace(
         framework="jax",
-        operators=tuple(out.operators),
+        operators=out.averaged(),
         op=op[order].astype(np.int32),
         start_ns=start[order],
         end_ns=end[order],

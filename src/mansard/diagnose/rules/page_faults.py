@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from mansard.core import Bound
 from mansard.core.units import format_bytes, format_s
-from mansard.diagnose.judge_operators import fresh_bytes
 from mansard.diagnose.records import Advice
 from mansard.diagnose.rules import Case
 
 _HOW = {
     "torch": "Reuse memory for large results: in-place operations or out= buffers",
-    "jax": "Reuse memory for large results: jax.jit(..., donate_argnums=...) lets them take the place of arguments",
+    "jax": "XLA allocates results and temporaries anew in each call: donate arguments whose place a result can take "
+    "(donate_argnums)",
 }
 
 
@@ -18,7 +18,7 @@ def page_faults(case: Case) -> Advice | None:
     """Advise where page faults on new results take the time of memory-bound operations."""
     if not case.memory.fresh_is_faulted or case.memory.faulted_bytes_per_step is None:
         return None
-    rows = [r for r in case.of_bound(Bound.MEMORY) if fresh_bytes(r.operator, case.trace) > 0]
+    rows = [r for r in case.of_bound(Bound.MEMORY) if r.operator.fresh_bytes > 0]
     time_s, gain = case.per_step_s(rows), case.headroom_s(rows)
     if gain <= 0:
         return None

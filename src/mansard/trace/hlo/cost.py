@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from mansard.core import NOTHING, Demand, Unknown
 from mansard.trace.hlo.arithmetic import Arithmetic, arithmetic_of, vector_dtype
 from mansard.trace.hlo.calls import LINK, collective_demand, collective_kind, custom_call, group_size
 from mansard.trace.hlo.loops import trip_count
+from mansard.trace.hlo.memory import fresh_results
 from mansard.trace.hlo.parts import category_of, is_free, is_training, label_of, part_of, telling_of
 from mansard.trace.hlo.recompute import recomputed, says_recompute
 from mansard.trace.hlo.text import Computation, Instruction, Module
@@ -33,7 +33,7 @@ class InstructionCost:
         formula: How the demand was counted.
         control: Whether it runs other instructions (loop, branch, call) that may show up on their own.
         may_be_idle: Whether it may run none: a branch without instructions.
-        fresh_bytes: Bytes of it that leave the program in newly allocated memory [B].
+        fresh_bytes: Bytes of its result that go into memory newly touched in this run of the program [B].
         recompute: Whether it computes again what the program has computed before (`jax.checkpoint`).
     """
 
@@ -65,7 +65,7 @@ class ModuleCosts:
         self._arithmetic: dict[str, Arithmetic] = {}
         self._costs: dict[str, InstructionCost] = {}
         self._totals: dict[str, Demand | Unknown] = {}
-        self._fresh = _fresh_results(module)
+        self._fresh = fresh_results(module)
         self._again = recomputed(module)
         devices = module.header.get("num_partitions", ""), module.header.get("replica_count", "")
         self._devices = max(1, *(int(d) for d in devices if d.isdigit())) if any(d.isdigit() for d in devices) else 1
@@ -142,7 +142,7 @@ class ModuleCosts:
             formula="; ".join(formula),
             control=instruction.opcode in _CONTROL,
             may_be_idle=instruction.opcode == "conditional" and self._has_idle_branch(instruction),
-            fresh_bytes=instruction.shape.size_bytes if instruction.name in self._fresh else 0.0,
+            fresh_bytes=self._fresh.get(instruction.name, 0.0),
             recompute=bool(told) and all(says_recompute(i) and i.name in self._again for i in told),
         )
 
@@ -243,19 +243,3 @@ class ModuleCosts:
             formula.append("all branches cost the same")
             return branches[0]
         return Unknown(f"which branch of {instruction.name} ran is not recorded", ("events of the operations inside",))
-
-
-def _fresh_results(module: Module) -> frozenset[str]:
-    """Names of instructions whose value is a result of the program in memory of its own, not that of a donated argument."""
-    entry = module.computations[module.entry]
-    root = entry.root
-    donated = {int(g.split(",")[0] or 0) for g in _aliased(module.header.get("input_output_alias", ""))}
-    if root.opcode != "tuple":
-        return frozenset() if donated else frozenset({root.name})
-    kept = [o for n, o in enumerate(root.operands) if n not in donated]
-    return frozenset(o for o in kept if not is_free(entry.instructions[o]))
-
-
-def _aliased(text: str) -> list[str]:
-    """Output indices of `{ {0}: (0, {}, may-alias), {1}: ... }`."""
-    return re.findall(r"\{([\d,\s]*)\}\s*:", text)

@@ -105,6 +105,8 @@ def label_of(telling: Instruction, instruction: Instruction, contained: Iterable
     # Without a slash it is the name of an argument, not of an operation.
     _, slash, last = telling.op_name.split(";")[0].rpartition("/")
     named = last if slash else ""
+    while wrapped := re.fullmatch(r"(?:p?jit|jvp|vmap|transpose|closed_call|checkpoint)\((.+)\)", named):
+        named = wrapped.group(1)
     if not named and instruction.opcode == "fusion":
         does = dict.fromkeys(i.opcode for i in contained if i.opcode != "fusion" and not is_free(i))
         named = "+".join([*does][:3]) + ("+..." if len(does) > 3 else "")
