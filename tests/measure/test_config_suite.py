@@ -306,7 +306,7 @@ def test_a_shipped_suite_is_planned_without_a_note_and_covers_its_areas(name: st
     assert plan.notes == ()
     assert plan.waived == ()
     assert {benchmark_named(p.benchmark).area for p in plan.points} == {
-        "compute", "memory", "host_transfer", "collectives", "attention", "operators",
+        "compute", "memory", "host_transfer", "collectives", "attention", "operators", "rematerialisation",
     }  # fmt: skip
     assert not any("#" in p.name for p in plan.points)
     assert not list(validator.iter_errors(read_yaml(path).plain()))
