@@ -12,6 +12,7 @@ import click
 
 if TYPE_CHECKING:
     from mansard.measure.config.plan import Plan
+    from mansard.measure.points.session import Session
 
 SUITES = Path(__file__).resolve().parent.parent / "data" / "suites"
 
@@ -111,6 +112,8 @@ def run_points(wanted: Wanted) -> int:
     if not wanted.quiet:
         for note in (*plan.notes, *session.notes):
             click.echo(f"note: {note}", err=True)
+    if wanted.config is None and wanted.run is None and not wanted.dry_run:
+        _refresh(session, wanted)
     waived = [(w.point, f"{w.waived.reason} (missing: {w.waived.missing})") for w in plan.waived]
     if wanted.dry_run:
         points_text.show_plan(plan, session.survey(plan.points), waived, as_json=wanted.as_json)
@@ -128,6 +131,23 @@ def run_points(wanted: Wanted) -> int:
     if wanted.output is not None and not wanted.quiet:
         click.echo(f"wrote {', '.join(str(p) for p in sorted(wanted.output.iterdir()) if p.is_file())}", err=True)
     return exit_code(elements)
+
+
+def _refresh(session: Session, wanted: Wanted) -> None:
+    """Measure the ceilings of this machine first: a shipped suite judges its points against fresh ones and keeps them."""
+    from mansard.measure import measure, save
+    from mansard.measure.store import load_cached, worth_keeping
+
+    if wanted.ceilings_file is not None:
+        return
+    if not wanted.quiet:
+        click.echo("measuring the ceilings first, about a minute", err=True)
+    fresh = measure("quick", threads=wanted.threads, progress=lambda text, share: session.progress(share * 0.999, text))
+    if worth_keeping(fresh, load_cached(threads=wanted.threads)):
+        save(fresh)
+        session.judge_against(fresh)
+    elif not wanted.quiet:
+        click.echo("the ceilings kept before were taken with less foreign load: they stay", err=True)
 
 
 def _say_size(plan: Plan, wanted: Wanted) -> None:

@@ -45,12 +45,18 @@ def rate_text(metrics: Mapping[str, Any]) -> str:
 
 
 def share_text(metrics: Mapping[str, Any]) -> str:
-    """Return the share of the ceiling; `?` where it is not known, `!` behind one that cannot be true."""
-    share = metrics.get("share_of_ceiling")
+    """Return the share with its ceiling; `?` where it is not known, `!` behind one that cannot be true.
+
+    >>> share_text({"share_of_ceiling": 0.81, "ceiling": "f32 matrix", "ceiling_kind": "measured"})
+    '81 % f32 matrix'
+    """
+    share, of = metrics.get("share_of_ceiling"), metrics.get("ceiling", "")
+    kind = metrics.get("ceiling_kind", "measured")
+    name = f" {of}" + ("" if kind == "measured" else f" ({kind})")
     if isinstance(share, int | float):
-        return format_ratio(float(share))
+        return format_ratio(float(share)) + name
     if isinstance(share, Mapping) and "implausible" in share:
-        return f"{format_ratio(float(share['implausible']))}!"
+        return f"{format_ratio(float(share['implausible']))}!{name}"
     return "?"
 
 
@@ -61,14 +67,14 @@ def show(elements: Sequence[Mapping[str, Any]], console: Console | None = None) 
     if done:
         table = Table(box=None, pad_edge=False)
         for head, justify in (("point", "left"), ("median", "right"), ("95 %", "right"), ("rate", "right"),
-                              ("of ceiling", "right"), ("verdict", "left")):  # fmt: skip
+                              ("of ceiling", "left"), ("verdict", "left")):  # fmt: skip
             table.add_column(head, justify=justify, no_wrap=head != "point", overflow="fold")  # type: ignore[arg-type]
         for e in done:
             m = e["metrics"]
             verdict = e["verdict"] or "not judged"
             table.add_row(
                 Text(clean(e["metadata"]["test_name"])), format_s(float(m["median_s"])),
-                f"+-{format_ratio(float(m['half_interval_ratio']))}", rate_text(m), share_text(m),
+                f"+-{format_ratio(float(m['half_interval_ratio']))}", rate_text(m), Text(clean(share_text(m))),
                 Text(verdict, style=_STYLE.get(verdict, "")),
             )  # fmt: skip
         out.print(table)
@@ -80,23 +86,24 @@ def show(elements: Sequence[Mapping[str, Any]], console: Console | None = None) 
 
 
 def _lines(elements: Sequence[Mapping[str, Any]]) -> Iterable[tuple[str, list[str]]]:
-    """Yield the parts below the table: each verdict's reason and the findings, then failed and waived points."""
-    why = []
+    """Yield the parts below the table: why verdicts are what they are, findings by code, failed and waived points."""
+    why, found = [], dict[str, list[tuple[str, str]]]()
     for e in elements:
         if e["state"] != "done":
             continue
-        name, said = clean(e["metadata"]["test_name"]), set()
-        if e["verdict"] != "normal" and e["verdict_reason"]:
-            why.append(f"{name}: {clean(e['verdict_reason'])}")
-            said.add(e["verdict_reason"])
+        name, reason = clean(e["metadata"]["test_name"]), clean(e["verdict_reason"])
+        if e["verdict"] != "normal" and reason:
+            why.append(f"{name}: {reason}")
         for f in e["audit"].get("findings", ()):
-            if f["text"] not in said and not any(f["text"] in s for s in said):
-                why.append(f"{name}: {clean(f['text'])} [{f['code']}]")
+            if clean(f["text"]) not in reason:
+                found.setdefault(clean(f["code"]), []).append((name, clean(f["text"])))
     if why:
         yield "Why", why
-    together = [clean(in_words(c)) for c in conclusions(elements)]
+    if found:
+        yield "Findings", [_finding(code, said) for code, said in found.items()]
+    together = conclusions(elements)
     if together:
-        yield "Together", together
+        yield "Together", [clean(in_words(c)) for c in together]
     for state, title in (("failed", "Failed"), ("waived", "Not run here")):
         grouped: dict[str, list[str]] = {}
         for e in elements:
@@ -104,6 +111,18 @@ def _lines(elements: Sequence[Mapping[str, Any]]) -> Iterable[tuple[str, list[st
                 grouped.setdefault(clean(e["reason"]), []).append(clean(e["metadata"]["test_name"]))
         if grouped:
             yield title, [f"{_names(names)}: {reason}" for reason, names in grouped.items()]
+
+
+def _finding(code: str, said: Sequence[tuple[str, str]]) -> str:
+    """Return one code with its points; the words are those of the first of them.
+
+    >>> _finding("near_floor", [("a", "it is short"), ("b", "it is short too")])
+    'near_floor, 2 points (a, b): it is short'
+    """
+    names = list(dict.fromkeys(name for name, _ in said))
+    if len(names) == 1:
+        return f"{code}: {names[0]}: {said[0][1]}"
+    return f"{code}, {len(names)} points ({_names(names)}): {said[0][1]}"
 
 
 def _names(names: Sequence[str]) -> str:

@@ -24,6 +24,7 @@ from mansard.measure.store import load_cached
 
 Progress = Callable[[float, str], None]
 CEILINGS = "ceilings.json"
+NO_CEILINGS = "no ceilings of this machine are kept, so CPU points cannot be judged: `mansard measure` takes a minute"
 
 
 @dataclass(slots=True)
@@ -58,6 +59,7 @@ class Session:
     environment: dict[str, Any] = field(default_factory=dict)
     cpu_ceilings: Ceilings | None = None
     device_ceilings: Ceilings | None = None
+    fresh: Ceilings | None = None
     _levels: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
@@ -75,11 +77,15 @@ class Session:
         else:
             found = load_cached(threads=self.threads)
         if found is None:
-            self.notes.append(
-                "no ceilings of this machine are kept, so CPU points cannot be judged: `mansard measure` takes a minute"
-            )
+            self.notes.append(NO_CEILINGS)
             return None
         return found.merged(c for c in self.declared if c.scope == "node")
+
+    def judge_against(self, ceilings: Ceilings) -> None:
+        """Take these ceilings of the CPU instead of those that were kept; `ceilings.json` then holds them too."""
+        self.cpu_ceilings = ceilings.merged(c for c in self.declared if c.scope == "node")
+        self.fresh = ceilings
+        self.notes = [n for n in self.notes if n != NO_CEILINGS]
 
     def _on_device(self) -> Ceilings | None:
         """Return what is declared of the accelerator: by the name given, else by what is detected, never a guess."""
@@ -146,6 +152,10 @@ class Session:
         """Return the ceilings that the points of this run make, with fits and curves."""
         elements = self.writer.ordered() if self.writer is not None else []
         found = envelope_of(elements)
+        if self.fresh is not None:  # a shipped suite measured the machine too
+            found = dataclasses.replace(
+                found, ceilings=(*self.fresh.ceilings, *found.ceilings), curves=(*self.fresh.curves, *found.curves)
+            )
         together = conclusions(elements, self._levels)
         return dataclasses.replace(
             found,

@@ -115,6 +115,11 @@ def half_ratio(e: Evidence) -> float:
     return (s.high_s - s.low_s) / 2.0 / s.median_s if s.median_s > 0 else 0.0
 
 
+def threads_of(e: Evidence) -> int:
+    """Return how many cores the ceilings of the point's scope belong to."""
+    return 1 if e.scope == "core" else e.where.threads
+
+
 def _least(e: Evidence, factor: float) -> LeastTime | Unknown:
     if e.work.headline == "time":
         return Unknown("it is quoted as a time, with no ceiling of its own")
@@ -164,7 +169,7 @@ def shortfall(found: Judged, e: Evidence, share: float) -> dict[str, float]:
     Without counters the width of the vectors and the rate of issue cannot be told apart; `units_ratio` is both.
     """
     factors: dict[str, float] = {"clock_ratio": found.clock_factor}
-    used, threads = e.conditions.cores_used, e.where.threads
+    used, threads = e.conditions.cores_used, threads_of(e)
     cores = min(1.0, used / threads) if used is not None and threads and e.where.platform == "cpu" else None
     if cores is not None and found.ceiling is not None and found.ceiling.resource.area is Area.COMPUTE and cores > 0.05:
         factors["cores_ratio"] = cores
@@ -192,7 +197,7 @@ def likely_reasons(found: Judged, e: Evidence, findings: Sequence[Finding]) -> I
         yield f"dispatch: an empty call takes {format_s(floor)} of its {format_s(e.time_s)}"
     cores = found.factors.get("cores_ratio")
     if cores is not None and cores < CORES_SLACK:
-        yield f"it kept {e.conditions.cores_used:.1f} of {e.where.threads} cores busy"
+        yield f"it kept {e.conditions.cores_used:.1f} of {threads_of(e)} cores busy"
     yield from _regime(found, e)
     if "drift" in codes:
         yield codes["drift"]
@@ -203,7 +208,7 @@ def likely_reasons(found: Judged, e: Evidence, findings: Sequence[Finding]) -> I
         and per_cycle
         and e.conditions.clock_hz
     ):
-        most = found.ceiling.value / e.where.threads / e.conditions.clock_hz
+        most = found.ceiling.value / threads_of(e) / e.conditions.clock_hz
         yield (
             f"{per_cycle:.3g} FLOP per cycle and core, the ceiling has {most:.3g}: narrower vectors, fewer issued, "
             "or waiting for memory"
