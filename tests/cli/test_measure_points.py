@@ -1,0 +1,117 @@
+"""`mansard measure` with points: options, plan, files, exit codes. NumPy alone is measured, on tiny shapes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+from mansard.cli.main import main
+from mansard.cli.measure_points import parameters_from
+from mansard.core.errors import UsageError
+
+GEMM = ["--run", "gemm_simple", "--m", "64", "--k", "64", "--in_dtype", "f32", "--out_dtype", "f32", "--impl", "numpy"]
+
+
+def called(capfd, *args):
+    with pytest.raises(SystemExit) as stopped:
+        main(["measure", *args])
+    out, err = capfd.readouterr()
+    return stopped.value.code or 0, out, err
+
+
+def test_parameters_of_the_command_line():
+    assert parameters_from(["--m", "64", "--in-dtype=f32"]) == {"m": "64", "in_dtype": "f32"}
+    assert parameters_from(["--alpha", "-1.5"]) == {"alpha": "-1.5"}  # a negative number is a value
+    for words in (["m", "64"], ["--m"], ["--m", "--n", "4"], ["--"]):
+        with pytest.raises(UsageError):
+            parameters_from(words)
+
+
+def test_a_sweep_is_measured_and_written(capfd, tmp_path):
+    folder = tmp_path / "out"
+    code, out, err = called(capfd, *GEMM, "--n", "64,128", "--suite", "quick", "-o", str(folder))
+    assert code == 0
+    assert "2 points" in err
+    assert "GFLOP/s" in out
+    assert "not judged" in out  # no ceilings are kept in this cache
+    assert {f.name for f in folder.iterdir()} == {"detailed.json", "summary.csv", "ceilings.json"}
+    rows = list(csv.DictReader(io.StringIO((folder / "summary.csv").read_text())))
+    assert [r["n"] for r in rows] == ["64", "128"]
+    assert [r["total_flops"] for r in rows] == ["524288.0", "1048576.0"]  # 2 x 64^3, and twice that
+    ceilings = json.loads((folder / "ceilings.json").read_text())
+    assert ceilings["schema"] == "ceilings/1"
+    assert [c["resource"]["dtype"] for c in ceilings["ceilings"]] == ["f32"]
+    assert len(ceilings["curves"][0]["points"]) == 2
+
+    # nothing is overwritten without being asked to
+    code, _, err = called(capfd, *GEMM, "--n", "64,128", "--suite", "quick", "-o", str(folder))
+    assert code == 2
+    assert "--resume" in err
+    # the same plan is resumed: there is nothing left to measure
+    before = (folder / "detailed.json").read_text()
+    code, _, _ = called(capfd, *GEMM, "--n", "64,128", "--suite", "quick", "-o", str(folder), "--resume")
+    assert code == 0
+    assert json.loads((folder / "detailed.json").read_text()) == json.loads(before)
+    # another plan is not
+    code, _, err = called(capfd, *GEMM, "--n", "64", "--suite", "quick", "-o", str(folder), "--resume")
+    assert code == 2
+    assert "another plan" in err
+
+
+def test_json_is_alone_on_standard_output(capfd):
+    code, out, _ = called(capfd, *GEMM, "--n", "64", "--suite", "quick", "--json")
+    assert code == 0
+    (element,) = json.loads(out)
+    assert element["metrics"]["flop"] == 524288.0
+    assert element["verdict"] is None
+    assert "mansard measure" in json.dumps(element["metrics"]["share_of_ceiling"]["needs"])
+
+
+def test_a_dry_run_measures_nothing(capfd, tmp_path):
+    code, out, _ = called(capfd, *GEMM, "--n", "64..256x2", "--dry-run", "-o", str(tmp_path / "none"))
+    assert code == 0
+    assert "n 3 = 3 points" in out
+    assert "3 of 3 points would run" in out
+    assert not (tmp_path / "none").exists()
+    code, out, _ = called(capfd, *GEMM, "--n", "64", "--dry-run", "--json")
+    assert json.loads(out)["points"][0]["params"]["m"] == 64
+
+
+def test_all_waived_is_nothing_measured(capfd):
+    args = [*GEMM, "--n", "64", "--suite", "quick"]
+    args[args.index("f32")] = "bf16"
+    code, out, _ = called(capfd, *args)
+    assert code == 3
+    assert "Not run here" in out
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--run", "gem_simple", "--m", "4"], "gemm_simple"),
+        ([*GEMM, "--nn", "64"], "nn"),
+        (["--dry-run"], "needs a configuration"),
+        (["x.yaml", "--run", "gemm_simple"], "not both"),
+        (["--m", "4"], "no such option"),
+        ([*GEMM, "--n", "64", "--resume"], "needs the folder"),
+    ],
+)
+def test_wrong_usage_is_said(capfd, args, says):
+    code, _, err = called(capfd, *args)
+    assert code == 2
+    assert says in err
+
+
+def test_a_missing_file_is_an_input_error(capfd, tmp_path):
+    code, _, _ = called(capfd, str(tmp_path / "none.yaml"))
+    assert code == 4
+
+
+def test_the_list_has_every_benchmark(capfd):
+    code, out, _ = called(capfd, "--list", "--json")
+    assert code == 0
+    names = {b["name"] for b in json.loads(out)["benchmarks"]}
+    assert {"gemm_generalized", "hbm_bandwidth", "attention_flashed", "all_reduce", "host_to_device"} <= names
