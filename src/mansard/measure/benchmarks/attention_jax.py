@@ -13,7 +13,7 @@ from typing import Any
 from mansard.core.errors import UsageError
 from mansard.measure.benchmarks.attention_reference import Operands, check_attention, heads_of
 from mansard.measure.benchmarks.attention_shape import AttentionShape
-from mansard.measure.benchmarks.entry import MATRIX_OPERATIONS, prepared_jax
+from mansard.measure.benchmarks.entry import MATRIX_OPERATIONS, precision, prepared_jax
 from mansard.measure.points import with_jax
 from mansard.measure.points.benchmark import Check, Params, Prepared
 
@@ -51,13 +51,6 @@ def operands(shape: AttentionShape, impl: str) -> tuple[Any, Any, Any, Any]:
     k = made(shape.kv_heads, shape.keys, shape.head_dim, 2)
     v = made(shape.kv_heads, shape.keys, shape.value_dim, 3)
     return q, k, v, made(shape.heads, shape.queries, shape.value_dim, 4)
-
-
-def precision(dtype: str) -> Any:
-    """Return the context in which f32 products are f32 products; TF32 is another type with another ceiling."""
-    import jax
-
-    return jax.default_matmul_precision("highest") if dtype in ("f32", "f64") else contextlib.nullcontext()
 
 
 def attention_function(shape: AttentionShape, impl: str, *, interpret: bool = False) -> Callable[..., Any]:

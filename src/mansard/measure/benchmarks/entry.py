@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -95,6 +96,13 @@ def chosen(params: Params, implementations: Mapping[str, str]) -> str:
     """Return the implementation that the parameters name; the default one where they name none or several."""
     named = params.get("impl")
     return named if isinstance(named, str) and named in implementations else next(iter(implementations))
+
+
+def precision(dtype: str) -> Any:
+    """Return the context in which JAX's f32 products are f32 products; TF32 is another type with another ceiling."""
+    import jax
+
+    return jax.default_matmul_precision("highest") if dtype in ("f32", "f64") else contextlib.nullcontext()
 
 
 def prepared_jax(

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.core.unknown import Unknown
-from mansard.measure.benchmarks.entry import MATRIX_OPERATIONS, prepared_jax, prepared_torch
+from mansard.measure.benchmarks.entry import MATRIX_OPERATIONS, precision, prepared_jax, prepared_torch
 from mansard.measure.benchmarks.moe_routing import MoeShape
 from mansard.measure.points.benchmark import Check, Params, Prepared, Where
 from mansard.measure.points.inputs import checked, spots
@@ -66,7 +66,8 @@ def in_jax(shape: MoeShape, impl: str, params: Params, factor: float) -> Prepare
             out, pull = jax.vjp(lambda x, a, b: forward(x, experts, weights, a, b), x, first, second)
             return (out, *pull(g))
 
-    call = with_jax.compiled(run, inputs, expected=MATRIX_OPERATIONS)
+    with precision(shape.dtype):
+        call = with_jax.compiled(run, inputs, expected=MATRIX_OPERATIONS)
     operands = (x, first, second, g)
     return prepared_jax(
         call,

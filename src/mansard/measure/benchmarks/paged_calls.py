@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from mansard.core.unknown import Unknown
 from mansard.measure.benchmarks.attention_reference import compared, forward_rows
-from mansard.measure.benchmarks.entry import MATRIX_OPERATIONS, prepared_jax, prepared_torch
+from mansard.measure.benchmarks.entry import MATRIX_OPERATIONS, precision, prepared_jax, prepared_torch
 from mansard.measure.benchmarks.paged_shape import PagedShape
 from mansard.measure.points.benchmark import Check, Params, Prepared, Where
 from mansard.measure.points.inputs import spots
@@ -62,12 +62,13 @@ def in_jax(shape: PagedShape, impl: str, params: Params, pairs: float) -> Prepar
     ) -> Any:
         return step(q, k_new, v_new, table, contexts, places, keys, values)
 
-    call = with_jax.compiled(
-        run,
-        [q, k_new, v_new, table, contexts, places, held, keys, values],
-        donate=(6, 7, 8),
-        expected=MATRIX_OPERATIONS,
-    )
+    with precision(shape.dtype):
+        call = with_jax.compiled(
+            run,
+            [q, k_new, v_new, table, contexts, places, held, keys, values],
+            donate=(6, 7, 8),
+            expected=MATRIX_OPERATIONS,
+        )
     operands = (q, k_new, v_new, *kept)
     return prepared_jax(
         call,

@@ -89,15 +89,19 @@ def _row(result: Result) -> ParetoRow | None:
     memory = facts.get("peak_memory_bytes")
     if result.state is not State.DONE or result.samples is None or not isinstance(memory, int | float):
         return None
-    found = median_interval(result.samples.seconds)
+    samples = result.samples
+    middle, low, high = samples.median_s, samples.low_s, samples.high_s
+    if not middle > 0.0:
+        found = median_interval(samples.seconds)
+        middle, low, high = found.median, found.low, found.high
     executed, model = result.metrics.get("executed_flop"), result.metrics.get("flop")
     known = isinstance(executed, int | float) and isinstance(model, int | float) and model > 0
     return ParetoRow(
         policy=str(result.point.params["policy"]),
         impl=result.point.impl,
-        time_s=found.median,
-        low_s=found.low,
-        high_s=found.high,
+        time_s=middle,
+        low_s=low,
+        high_s=high,
         peak_memory_bytes=float(memory),
         executed_over_model=float(executed) / float(model) if known else None,  # type: ignore[arg-type]
     )
@@ -109,7 +113,7 @@ def _count(params: Params, _where: Where) -> Work:
     return Work(
         demand=block_demand(s),
         executed_flop=block_executed_flop(s),
-        headline="time",
+        headline="flop",
         peak=(kind, wide, "matrix"),
         convention=(
             "model FLOP: forward and gradients, attention over s(s+1)/2 pairs, nothing made again; executed FLOP: scores in "

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.core.unknown import Unknown
-from mansard.measure.benchmarks.entry import MATRIX_OPERATIONS, prepared_jax, prepared_torch
+from mansard.measure.benchmarks.entry import MATRIX_OPERATIONS, precision, prepared_jax, prepared_torch
 from mansard.measure.benchmarks.remat_block import EPSILON, POLICIES, BlockShape, forward, inputs_of
 from mansard.measure.points.benchmark import Check, CompilerCount, Params, Prepared, Where
 from mansard.measure.points.inputs import PRODUCT_TOLERANCE, checked, spots
@@ -47,7 +47,8 @@ def in_jax(s: BlockShape, params: Params) -> Prepared:
     def stack(weights: Any, x: Any) -> Any:
         return jax.lax.scan(lambda x, w: (block(w, x), None), x, weights)[0]
 
-    call = with_jax.compiled(_with_gradients(stack), [stacked, x, g], expected=MATRIX_OPERATIONS)
+    with precision(s.dtype):
+        call = with_jax.compiled(_with_gradients(stack), [stacked, x, g], expected=MATRIX_OPERATIONS)
 
     def verify() -> Check:
         out, d, dx = call.result
