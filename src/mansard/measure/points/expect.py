@@ -34,6 +34,8 @@ def call_s(work: Work, ceilings: Ceilings | None, backend: str, *, scope: str = 
         least = max(least, flop / max(peaks))
     if work.transfer is not None and size == 0:
         size = work.transfer.size_bytes
-        rates = [c.value for c in ceilings.find(scope=scope, area=Area.MEMORY, level="dram")]
+        rates = [
+            c.value for level in ("dram", "hbm") for c in ceilings.find(scope=scope, area=Area.MEMORY, level=level)
+        ]
         least = max(least, size / max(rates) if rates else 0.0)
     return least / USUAL_SHARE if least > 0.0 else None

@@ -132,7 +132,8 @@ class Setting:
         effort: How much a point is worth.
         cpus: The CPUs of the team.
         seed: Seed of the order.
-        ceilings: What the points are judged against and their time is expected from; None where nothing is known.
+        ceilings: Of this CPU, for the expected time of its points; None where nothing is known.
+        device_ceilings: Of the accelerator, for that of its points.
         budget_s: Wall time of the whole run; points that no longer fit are waived [s].
         finish: Makes the result of a measured point.
         keep: Is given every result as soon as it is there.
@@ -146,6 +147,7 @@ class Setting:
     keep: Keep
     seed: int = 0
     ceilings: Ceilings | None = None
+    device_ceilings: Ceilings | None = None
     budget_s: float | None = None
     progress: Progress = lambda _share, _text: None
     command: tuple[str, ...] | None = None
@@ -243,11 +245,18 @@ class Runner:
                     found[key_of(state.point)] = ("", self._expected_s(state))
         return [(p, *found[key_of(p)]) for p in points]
 
+    def _call_s(self, state: Taken) -> float | None:
+        """Return about how long one call takes where the point runs [s]; None where nothing tells."""
+        assert state.work is not None
+        assert state.where is not None
+        if state.where.platform == "cpu":
+            return expect.call_s(state.work, self._set.ceilings, state.point.backend)
+        return expect.call_s(state.work, self._set.device_ceilings, state.point.backend, scope="device")
+
     def _expected_s(self, state: Taken) -> float:
         """Return about how long a point will take [s]: its calls, its samples, its share of the processes' starts."""
         effort = self._set.effort
-        assert state.work is not None
-        one = expect.call_s(state.work, self._set.ceilings, state.point.backend) or 0.0
+        one = self._call_s(state) or 0.0
         least = max(3 * effort.processes * effort.rounds, int(state.point.params.get("num_runs") or 0))
         calls = one * (least + 8 * effort.processes)
         fixed = effort.processes * (expect.START_S.get(state.point.backend, 0.5) / 4.0 + effort.warmup_s / 2.0)
@@ -304,7 +313,7 @@ class Runner:
             return error.message
         except Exception as error:  # a defect of one benchmark must not end the run of the others
             return f"its work cannot be worked out: {type(error).__name__}: {error}"
-        expected = expect.call_s(state.work, self._set.ceilings, point.backend)
+        expected = self._call_s(state)
         if expected is not None and 3.0 * expected > self._set.effort.point_limit_s:
             text = (
                 f"one call would take about {expected:.3g} s, three of them exceed the limit of "

@@ -109,7 +109,8 @@ class Session:
     def _runner(self, writer: Writer | None) -> Runner:
         return Runner(
             Setting(
-                effort=self.effort, cpus=self.cpus, seed=self.seed, ceilings=self.cpu_ceilings, budget_s=self.budget_s,
+                effort=self.effort, cpus=self.cpus, seed=self.seed, budget_s=self.budget_s,
+                ceilings=self.cpu_ceilings, device_ceilings=self.device_ceilings,
                 progress=self.progress, keep=writer.keep if writer is not None else lambda _result: None,
                 finish=lambda taken: result_of(taken, self.ceilings_of(taken), self._levels, self.environment),
             )
