@@ -115,7 +115,7 @@ def _jax(p: Product, where: Where, seed: int) -> tuple[Prepared, Callable[[], No
             x["a"], x["b"], (contract, (lead, lead)), precision=precision, preferred_element_type=wide
         )
         if "sa" in x:
-            c = c * (x["sa"][..., :, None] * x["sb"][..., None, :]).astype(wide)
+            c = c * (x["sa"][..., :, None].astype(wide) * x["sb"][..., None, :].astype(wide))
         if "alpha" in x:
             c = c * x["alpha"]
         if "c" in x:

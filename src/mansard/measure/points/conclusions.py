@@ -15,6 +15,9 @@ from mansard.measure.points.sustained import drift
 
 Element = Mapping[str, Any]
 LEAST_FOR_LAW = 3
+WORST_OF_LAW = 0.5  # relative distance of a point up to which a size law is called one
+BUSY_RATIO = 0.08
+STEAL_RATIO = 0.02
 
 
 def conclusions(elements: Sequence[Element], levels: Sequence[MemoryLevel] = ()) -> list[dict[str, Any]]:
@@ -145,7 +148,13 @@ def working_set_curves(elements: Sequence[Element], levels: Sequence[MemoryLevel
 
 
 def _of_one(element: Element) -> Iterator[dict[str, Any]]:
-    """Yield what the samples of one point say of the machine: two regimes, and a rate that does not last."""
+    """Yield what the samples of one point say of the machine: two regimes, and a rate that does not last.
+
+    On a busy machine both would be the doing of others, so nothing is said.
+    """
+    seen = element.get("conditions") or {}
+    if (seen.get("foreign_ratio") or 0.0) > BUSY_RATIO or (seen.get("steal_ratio") or 0.0) > STEAL_RATIO:
+        return
     found = two_regimes(windows_of(element))
     if found is not None:
         yield {"kind": "two_regimes", **found.to_json()}
@@ -169,6 +178,8 @@ def _size_law_words(c: Mapping[str, Any]) -> str:
     rate, half = c.get("flop_per_s"), c.get("half_rate_n")
     if not isinstance(rate, float):
         return "the sweep gives no law of time over size"
+    if float(c["error_ratio"]) > WORST_OF_LAW:
+        return f"times do not follow T0 + FLOP / rate: a point is {format_ratio(float(c['error_ratio']))} away"
     if not isinstance(half, float):
         return f"{format_flop_per_s(rate)} at large N; a fixed cost per call cannot be told from the noise"
     return (
