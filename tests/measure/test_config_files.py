@@ -212,6 +212,28 @@ def test_the_command_line_comes_before_everything(tmp_path: Path) -> None:
     assert [(p.params["n"], p.params["m"]) for p in swept.points][:4] == [(1, 1), (1, 2), (1, 4), (2, 1)]
 
 
+def test_an_implementation_that_only_some_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Plain(Doubling):
+        name = "simple"
+        implementations: ClassVar = {"other": "numpy"}
+
+        def expand(self, params):
+            return [params]
+
+    monkeypatch.setattr(names_module, "all_benchmarks", lambda: {"scaled": Scaled(), "simple": Plain()})
+    text = "benchmarks:\n- {name: scaled, n: 1}\n- {name: simple, n: 1}\n"
+    plan = planned(tmp_path, text, overrides={"impl": "fused,other"})
+    assert [(p.benchmark, p.impl) for p in plan.points] == [("scaled", "fused"), ("simple", "other")]
+    assert list(plan.notes) == [
+        "scaled has no implementation other", "simple has no implementation fused",
+    ]  # fmt: skip
+    alone = planned(tmp_path, text, overrides={"impl": "fused"})
+    assert [(p.benchmark, p.impl) for p in alone.points] == [("scaled", "fused"), ("simple", "other")]
+    assert "stays as it is written" in alone.notes[0]
+    message, _ = wrong(tmp_path, text, overrides={"impl": "fusd"})
+    assert message == "command line: unknown implementation 'fusd' of any benchmark of the file; the nearest is 'fused'"
+
+
 def test_one_benchmark_on_the_command_line() -> None:
     plan = plan_from_command_line("scaled", {"n": "64..256x2", "mode": "fwd,bwd", "in-dtype": "fp16"})
     assert [(p.params["n"], p.params["mode"]) for p in plan.points] == [

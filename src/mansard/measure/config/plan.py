@@ -10,7 +10,7 @@ from typing import Any
 
 from mansard.core.ceilings import Ceiling
 from mansard.hardware import match
-from mansard.measure.config.common import COMMON, COMMON_NAMES, coerced
+from mansard.measure.config.common import COMMON, COMMON_NAMES, IMPL, coerced
 from mansard.measure.config.declared import Curve, Declared, read_hardware
 from mansard.measure.config.flags import read_op_flags
 from mansard.measure.config.names import find_benchmark, known_words
@@ -175,12 +175,23 @@ def _overrides(
         known.update(known_words(find_benchmark(entry.name, entry.place), entry.name))
     out: dict[str, tuple[tuple[Any, ...], Place]] = {key: ((v,), at) for key, (v, at) in written.params.items()}
     out.update({key: (axis.values, axis.place) for key, axis in written.axes.items()})
-    for key, (_, at) in out.items():
+    for key, (values, at) in out.items():
         if key not in known:
             raise unknown_name(
                 at, "parameter", f"--{key}", [f"--{k}" for k in known], within="any benchmark of the file"
             )
+        if key in (IMPL.name, *IMPL.aliases):
+            _some_implementation(values, at, entries)
     return out
+
+
+def _some_implementation(values: tuple[Any, ...], at: Place, entries: list[Written]) -> None:
+    """Check that each implementation named on the command line is one of some benchmark of the file."""
+    benchmarks = [find_benchmark(entry.name, entry.place) for entry in entries]
+    known = {impl for b in benchmarks if b is not None for impl in b.implementations}
+    for value in values:
+        if value not in known:
+            raise unknown_name(at, "implementation", str(value), known, within="any benchmark of the file")
 
 
 def _unique(outcome: Outcome, notes: Notes) -> list[tuple[Point, Waived | None]]:

@@ -143,6 +143,16 @@ def _layers(
             notes.add(f"--{word} is no parameter of {entry.name}, whose points stay as they are written")
             continue
         name = meaning.parameter.name
+        if name == IMPL.name:
+            here = tuple(v for v in values if v in benchmark.implementations)
+            if len(here) < len(values):
+                lacking = ", ".join(str(v) for v in values if v not in here)
+                notes.add(
+                    f"{entry.name} has no implementation {lacking}" + ("" if here else "; it stays as it is written")
+                )
+            if not here:
+                continue
+            values = here
         fixed.pop(name, None)
         axes.pop(name, None)
         if len(values) == 1:
