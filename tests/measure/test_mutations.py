@@ -387,8 +387,8 @@ def test_a_wrong_byte_count_is_caught_by_the_arrays(measured, factor, code):
 
 @needs_jax
 def test_a_wrong_layout_is_caught(measured):
-    # the published suite hands (B, H, S, D) to a call that takes (B, T, N, D): it attends over heads. For B=1, H=4, S=128,
-    # D=32 the truth is 4*B*H*S*S*D = 8,388,608 FLOP, and the program does 4*B*S*H*H*D = 262,144: 32 times fewer.
+    # the published suite hands (B, H, S, D) to a call that takes (B, T, N, D): it attends over heads. For B=1, H=4,
+    # S=128, D=32 the truth is 4*B*H*S*S*D = 8,388,608 FLOP, and the program does 4*B*S*H*H*D = 262,144: 32 times fewer.
     import jax
 
     from mansard.measure.points import with_jax

@@ -153,7 +153,7 @@ def test_a_point_that_takes_too_long_is_waived_with_its_time(setting, tmp_path, 
     work = Work(demand=Demand(flop={("f32", "f32"): 1e14}, read_bytes=1.0), peak=("f32", "f32", "matrix"))
     monkeypatch.setattr(Told, "work", lambda *_: work)
     found = Runner(setting()).run([point("long", log=str(tmp_path / "log"))])
-    # 10^14 FLOP at half of the machine's 10^13 FLOP/s take 20 s; three calls exceed the two seconds that a point may take
+    # 10^14 FLOP at half of the machine's 10^13 FLOP/s take 20 s; three calls exceed the two that a point may
     assert found[0].state is State.WAIVED
     assert "about 20 s" in found[0].reason
     assert "(missing: time)" in found[0].reason

@@ -41,8 +41,8 @@ def test_warm_up_ends_when_it_is_steady():
     machine = Machine([1.0 - 0.1 * i for i in range(9)] + [0.1])
     warm = timing.warm_up(machine.prepared(), least=1, most_s=100.0, now=machine.now)
     assert warm.steady
-    # calls 10 to 17 are all 0.1 s; the two blocks of four agree for the first time when the earlier block starts at call 10
-    # or holds medians of 0.1 already: at call 16 (blocks 9-12 and 13-16, medians 0.1 and 0.1)
+    # calls 10 to 17 are all 0.1 s; the two blocks of four agree for the first time when the earlier one
+    # has a median of 0.1 already: at call 16 (blocks 9-12 and 13-16, medians 0.1 and 0.1)
     assert len(warm.seconds) == 16
 
 
@@ -143,7 +143,7 @@ def test_one_process_says_what_its_interval_lacks():
 
 
 def test_the_interval_covers_the_middle_of_many_runs():
-    # Each run: five processes, each shifted by 2 %, twenty samples each with 1 % of noise. The median of the population is 1.
+    # Each run: five processes, each shifted by 2 %, twenty samples each with 1 % of noise. The truth is 1.
     rng = np.random.default_rng(5)
     covered = 0
     runs = 300

@@ -228,8 +228,8 @@ def _waits(e: Evidence, facts: Facts) -> Iterator[Finding]:
     lag = seen["check_s"] - seen["check_at_rest_s"]
     if lag > max(LEAST_LAG_S, 2.0 * seen["run_s"], 0.5 * seen["check_at_rest_s"]):
         text = (
-            f"a call returned after {format_s(seen['run_s'])}, and reading its result took {format_s(lag)} longer than at "
-            "rest: it does not wait for its work"
+            f"a call returned after {format_s(seen['run_s'])}, and reading its result took {format_s(lag)} longer "
+            "than at rest: it does not wait for its work"
         )
         yield Finding(code="not_synchronised", text=text, fatal=True)
 
@@ -310,7 +310,7 @@ def _half_ratio(e: Evidence) -> float:
 
 
 def drift_ratio(e: Evidence) -> float | None:
-    """Return by how much the last window of the processes is slower than the first, the median over them; None for one."""
+    """Return by how much the last window of a process is slower than its first, the median over them; None for one."""
     by_process: dict[int, list[float]] = {}
     at = 0
     for process, size in e.samples.windows:

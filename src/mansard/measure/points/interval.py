@@ -17,7 +17,8 @@ from mansard.core.stats import median_interval
 
 #: 97.5 % quantile of Student's t by degrees of freedom. Source: Student, Biometrika 6, 1908; tables in any textbook.
 _T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-         2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)  # fmt: skip
+         2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045,
+         2.042)  # fmt: skip
 LEAST_PROCESSES = 3
 
 

@@ -68,7 +68,8 @@ def _rates(e: Evidence) -> dict[str, Any]:
     demand, time_s = e.work.demand, e.time_s
     flop, size = float(demand.total_flop), float(demand.bytes)
     found: dict[str, Any] = {
-        "headline": e.work.headline, "flop": flop, "bytes": size, "working_set_bytes": float(demand.working_set), "total_flops": flop,
+        "headline": e.work.headline, "flop": flop, "bytes": size, "working_set_bytes": float(demand.working_set),
+        "total_flops": flop,
         "total_bytes_mib": size / 2**20, "total_bytes_mb": size / 1e6,
     }  # fmt: skip
     if flop > 0:

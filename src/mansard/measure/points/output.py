@@ -23,7 +23,7 @@ SUMMARY = "summary.csv"
 DIGITS = 9
 WRITE_SHARE = 0.05  # of the time that writing the growing file may take
 
-#: The columns of `summary.csv` in their order; parameters follow, by name. Blank is what is not known or has no meaning.
+#: The columns of `summary.csv` in their order; parameters follow, by name. What is not known is blank.
 COLUMNS = (
     "benchmark", "test_name", "impl", "backend", "state", "verdict", "verdict_reason", "findings",
     "p50_ms", "p90_ms", "avg_ms", "std_ms", "min_ms", "max_ms", "p95_ms", "p99_ms", "KET_ms", "ci95_low_ms",

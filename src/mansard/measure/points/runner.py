@@ -18,6 +18,8 @@ from mansard.hardware.host import meminfo
 from mansard.measure.points import expect
 from mansard.measure.points.benchmark import Benchmark, Waived, Where, Work
 from mansard.measure.points.conditions import Accelerators, Clock
+from mansard.measure.points.effort import EFFORTS as EFFORTS
+from mansard.measure.points.effort import Effort as Effort
 from mansard.measure.points.interval import interval_of
 from mansard.measure.points.process import OrderFailedError, Worker, WorkerLostError
 from mansard.measure.points.registry import benchmark_named
@@ -28,48 +30,6 @@ ARRAYS_OVER_WORK = 3.0  # references, results and copies beside the arrays that 
 MOST_TOGETHER = 16
 START_LIMIT_S = 120.0
 HEAVY_S = 1.0  # a call longer than this is named where it keeps a point from further processes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
-    """How much a point is worth.
-
-    Args:
-        name: `quick`, `standard` or `full`.
-        processes: Processes that measure each point.
-        rounds: Windows of each point in one process.
-        budget_s: Time for the samples of one point, all processes together [s].
-        target_ratio: Half of the interval over the median that is narrow enough.
-        warmup_s: Bound on the warm-up in one process [s].
-        most_s: No further process measures a point that has taken this long [s].
-        point_limit_s: No order of a point may take longer than twice this, and a point of which three calls are expected
-            to take longer is waived [s].
-    """
-
-    name: str
-    processes: int
-    rounds: int
-    budget_s: float
-    target_ratio: float
-    warmup_s: float
-    most_s: float
-    point_limit_s: float
-
-
-EFFORTS = {
-    "quick": Effort(
-        name="quick", processes=3, rounds=1, budget_s=0.6, target_ratio=0.02, warmup_s=0.3, most_s=5.0,
-        point_limit_s=30.0,
-    ),
-    "standard": Effort(
-        name="standard", processes=5, rounds=2, budget_s=2.0, target_ratio=0.01, warmup_s=0.5, most_s=15.0,
-        point_limit_s=60.0,
-    ),
-    "full": Effort(
-        name="full", processes=9, rounds=3, budget_s=9.0, target_ratio=0.005, warmup_s=2.0, most_s=120.0,
-        point_limit_s=600.0,
-    ),
-}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -449,7 +409,8 @@ class Runner:
     def _prepare(self, worker: Worker, state: Taken) -> None:
         params = state.point.params
         answer = self._ask(
-            worker, state, "prepare", benchmark=state.point.benchmark, impl=state.point.impl, params=parameters_of(state.point),
+            worker, state, "prepare", benchmark=state.point.benchmark, impl=state.point.impl,
+            params=parameters_of(state.point),
             warmup_tries=int(params.get("warmup_tries") or 0) or 5,
             warmup_s=min(1.0, float(params.get("min_duration_s") or 0.0) / 5.0),
             warmup_most_s=self._set.effort.warmup_s,

@@ -9,7 +9,7 @@ from typing import Any
 
 from mansard.core.bound import LOW_CEILING, LeastTime, least_time, share_of
 from mansard.core.ceilings import Area, Ceiling, Ceilings, Kind
-from mansard.core.units import format_hz, format_ratio, format_s
+from mansard.core.units import format_bytes_per_s, format_hz, format_ratio, format_s
 from mansard.core.unknown import Implausible, Unknown
 from mansard.measure.points.evidence import Evidence
 from mansard.measure.points.result import Finding, PointVerdict
@@ -32,7 +32,7 @@ class Judged:
         share: Least over observed time; `Unknown` or `Implausible` where it is none.
         ceiling: The ceiling that decides the least time.
         least_s: The least time [s]; None where it is not known.
-        clock_factor: Seen clock over that of the ceilings, by which core-clocked ceilings were taken; 1 where not known.
+        clock_factor: Seen clock over that of the ceilings, by which those that follow it were taken; 1 where not known.
         factors: What the shortfall is made of, as ratios whose product is the share.
         findings: More findings, such as a measured ceiling that was beaten.
     """
@@ -188,7 +188,8 @@ def likely_reasons(found: Judged, e: Evidence, findings: Sequence[Finding]) -> I
             yield codes[code]
     if found.clock_factor < CLOCK_SLACK:
         assert e.conditions.clock_hz is not None
-        yield f"the clock was {format_hz(e.conditions.clock_hz)}, {format_ratio(found.clock_factor)} of that of the ceilings"
+        share = format_ratio(found.clock_factor)
+        yield f"the clock was {format_hz(e.conditions.clock_hz)}, {share} of that of the ceilings"
     for code in ("wider_dtype", "flop_above_claim", "bytes_above_claim"):
         if code in codes:
             yield codes[code]
@@ -225,4 +226,4 @@ def _regime(found: Judged, e: Evidence) -> Iterator[str]:
     slow: Any = regimes[0]
     rate = found.ceiling.value * found.least_s / e.time_s
     if rate <= 1.1 * float(slow):
-        yield f"the memory has two regimes on this machine, and this is within the slower one ({float(slow) / 1e9:.3g} GB/s)"
+        yield f"the memory has two regimes here, and this is within the slower one ({format_bytes_per_s(float(slow))})"
