@@ -40,7 +40,8 @@ class ProfilerCost:
 
     def inside_s(self) -> npt.NDArray[np.float64]:
         """Return what lies inside each operation's interval [s]: all events but half of its own."""
-        return self.per_event_s * np.maximum(self.events - 0.5, 0.0)
+        inside: npt.NDArray[np.float64] = self.per_event_s * np.maximum(self.events - 0.5, 0.0)
+        return inside
 
 
 def profiler_cost(
