@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mansard.measure.links.shapes import Shapes, error_ratio, expected, local_input, positions
+from mansard.measure.links.shapes import Shapes, error_ratio, expected, local_input, most_checked, positions
 
 GROWTH_LIMIT: dict[str, float] = {"f16": 64.0, "i8": 1.0}  # how often values may double while a sum goes around
 USUAL_GROWTH = 2.0**60
@@ -184,7 +184,7 @@ class Rank:
         receives = not held.pairs or any(b == self.rank for _, b in held.pairs)
         if not receives:
             return None
-        at = positions(shapes.result_elements)
+        at = positions(shapes.result_elements, most=most_checked(shapes.ranks))
         made: dict[int, Any] = {}
 
         from_rank = next((held.members.index(a) for a, b in held.pairs if b == self.rank), None)

@@ -123,13 +123,22 @@ def local_input(shapes: Shapes, device: int, seed: int) -> npt.NDArray[Any]:
     return rounded(random_input(shapes.local, shapes.dtype, seed=1000 * seed + device), shapes.dtype)
 
 
-def positions(count: int, seed: int = 0) -> npt.NDArray[np.int64]:
+def positions(count: int, seed: int = 0, most: int = MOST_CHECKED) -> npt.NDArray[np.int64]:
     """Return the elements of a result that are compared: all of a small one, else both ends and random ones."""
-    if count <= MOST_CHECKED:
+    if count <= most:
         return np.arange(count)
     ends = np.arange(256)
-    inner = np.random.default_rng([13, seed]).integers(0, count, MOST_CHECKED - 512)
+    inner = np.random.default_rng([13, seed]).integers(0, count, most - 512)
     return np.unique(np.concatenate([ends, inner, count - 1 - ends]))
+
+
+def most_checked(ranks: int) -> int:
+    """Return how many elements of each device are compared: the work of a reference grows with the square of the group.
+
+    >>> most_checked(8), most_checked(32), most_checked(128)
+    (65536, 8192, 1024)
+    """
+    return max(1024, min(MOST_CHECKED, (1 << 23) // ranks**2))
 
 
 Fetch = Callable[[int, npt.NDArray[np.int64]], npt.NDArray[Any]]
