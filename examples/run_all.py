@@ -29,6 +29,14 @@ def overview(folder: Path) -> None:
     print(f"\nverdicts of all programs: {folder / 'index.html'}; the page of {MAIN_EXAMPLE}: {folder / 'report.html'}")
 
 
+def _from_here(program: Path) -> str:
+    """Return the program's path as someone in this folder would type it."""
+    try:
+        return str(program.relative_to(Path.cwd()))
+    except ValueError:
+        return str(program)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("out"), help="folder for reports and documents")
@@ -44,7 +52,8 @@ def main() -> int:
             continue
         print(f"\n=== {program.name}", flush=True)
         command = [sys.executable, "-m", "mansard", "run", "--force", "--report", f"{folder / program.stem}.html"]
-        code = subprocess.run([*command, "-o", f"{folder / program.stem}.json", str(program)], check=False).returncode
+        command += ["-o", f"{folder / program.stem}.json", _from_here(program)]
+        code = subprocess.run(command, check=False).returncode
         if code not in (0, 3):
             failed.append(f"{program.name} (exit {code})")
     overview(folder)

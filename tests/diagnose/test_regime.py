@@ -50,3 +50,11 @@ def test_the_fast_regime_raises_the_level_it_concerns() -> None:
     found, notes = seen_regime(machine(), fast, fast, {"dram_bytes_per_s": 50e9})
     assert values(found) == pytest.approx([100e9, 400e9, 30e9])
     assert notes["dram_bytes_per_s_ratio"] == pytest.approx(2.0)
+
+
+def test_the_rate_of_page_faults_is_of_no_regime() -> None:
+    resource = Resource(area=Area.MEMORY, level="dram", mix="fresh", page="4k", store="regular")
+    fresh = Ceiling(resource=resource, value=6e9, unit="B/s", kind=Kind.MEASURED, scope="node")
+    fast = {"dram_bytes_per_s": 100e9, "foreign_load_ratio": 0.01}
+    found, _ = seen_regime(Ceilings(ceilings=(*machine().ceilings, fresh)), fast, fast, {"dram_bytes_per_s": 50e9})
+    assert values(found) == pytest.approx([100e9, 400e9, 30e9, 6e9])

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from mansard.core import Area, Ceilings
+from mansard.core import Area, Ceilings, Resource
 
 #: A probe this much below (or, inverted, above) the typical figure is another regime, not noise.
 ANOTHER_REGIME = 0.9
@@ -49,8 +49,13 @@ def seen_regime(
 
 
 def _scaled(ceilings: Ceilings, area: Area, match: Mapping[str, str], ratio: float) -> Ceilings:
-    def fits(resource: object) -> bool:
-        return getattr(resource, "area", None) is area and all(getattr(resource, k) == v for k, v in match.items())
+    # Writing into new pages is limited by the kernel that maps them, whatever the regime of the memory.
+    def fits(resource: Resource) -> bool:
+        return (
+            resource.area is area
+            and resource.mix != "fresh"
+            and all(getattr(resource, k) == v for k, v in match.items())
+        )
 
     moved = tuple(
         replace(
