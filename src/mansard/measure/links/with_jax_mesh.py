@@ -16,7 +16,7 @@ from mansard.core.errors import UndecidedError, UsageError
 from mansard.measure.links.mesh import Groups, Mesh, replica_groups, same_groups
 from mansard.measure.links.shapes import Shapes, error_ratio, expected, local_input, most_checked, positions, worst
 from mansard.measure.points.benchmark import Check, CompilerCount, Operand, Prepared
-from mansard.measure.points.inputs import data_kind
+from mansard.measure.points.inputs import data_kind, numpy_dtype
 
 #: What the compiled program must contain, by operation.
 EXPECTED: dict[str, tuple[str, ...]] = {
@@ -220,7 +220,8 @@ def on_mesh(
 
     from mansard.measure.points.with_jax import jax_dtype
 
-    kind = jax_dtype(shapes.dtype)
+    jax_dtype(shapes.dtype)  # switches 64-bit types on
+    kind = numpy_dtype(shapes.dtype)
     chosen = _chosen(mesh, devices)
     grid = jax.sharding.Mesh(chosen, mesh.names)
     flat = list(chosen.reshape(-1))
@@ -230,13 +231,13 @@ def on_mesh(
     function = collective_function(shapes.operation, one_axis, mesh.participants, reduce_op, pairs)
 
     def made(make: Callable[[int], Any], local: tuple[int, ...]) -> Any:
-        parts = [jax.device_put(make(i)[None], d).astype(kind) for i, d in enumerate(flat)]
+        parts = [jax.device_put(make(i)[None], d) for i, d in enumerate(flat)]  # a cast would be compiled for each
         return jax.make_array_from_single_device_arrays((len(flat), *local), placed, parts)
 
     x = made(lambda i: local_input(shapes, i, seed), shapes.local)
     per_device = jax.shard_map(function, mesh=grid, in_specs=everywhere, out_specs=everywhere, check_vma=False)
     result = jax.eval_shape(per_device, x)
-    out = made(lambda _i: np.zeros(result.shape[1:], np.float32), result.shape[1:])
+    out = made(lambda _i: np.zeros(result.shape[1:], kind), result.shape[1:])
 
     begin = time.perf_counter()
     traced = jax.jit(lambda a, _out: per_device(a), donate_argnums=(1,), keep_unused=True)
