@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.core.unknown import Unknown
+from mansard.measure.benchmarks.entry import MEMORY_SHARE
 from mansard.measure.benchmarks.gemm_product import NARROW, Product, executed_dtype
 from mansard.measure.points import inputs
 from mansard.measure.points.benchmark import Check, Operand, Prepared, Where
@@ -82,6 +83,15 @@ def prepare_renewed(p: Product, impl: str, where: Where, seed: int = 0) -> tuple
     return _BY_LIBRARY[impl](p, where, seed)
 
 
+def room_for_chain(needed_bytes: float, where: Where) -> bool:
+    """Return whether a device holds the arrays twice: a chain works on copies of its operands.
+
+    >>> room_for_chain(6e9, Where(backend="jax", platform="cpu", memory_bytes=16e9))
+    False
+    """
+    return where.memory_bytes is None or 2.0 * needed_bytes <= MEMORY_SHARE * 0.8 * where.memory_bytes
+
+
 def facts_of(p: Product, call: str, **more: Any) -> dict[str, Any]:
     """Return what a reader must know of a product."""
     return {"call": call, "data": inputs.data_kind(p.dtype), **p.describe(), **more}
@@ -143,7 +153,7 @@ def _jax(p: Product, where: Where, seed: int) -> tuple[Prepared, Callable[[], No
         count_by_compiler=call.counts,
         facts=facts_of(p, text, precision=precision, computed_in=executed),
         compile_s=call.lower_s + call.compile_s,
-        chain=call.chain,
+        chain=call.chain if room_for_chain(p.needed_bytes, where) else None,
         operands=lambda: call.operands(*arguments),
     )
     return prepared, renew

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.measure.benchmarks.entry import Entry
-from mansard.measure.benchmarks.gemm_calls import SPOTS, facts_of
+from mansard.measure.benchmarks.gemm_calls import SPOTS, facts_of, room_for_chain
 from mansard.measure.benchmarks.gemm_product import SEED, SHAPE, Product, excuse_of, executed_dtype, work_of
 from mansard.measure.points import inputs
 from mansard.measure.points.benchmark import Check, Params, Prepared, Waived, Where, Work
@@ -162,7 +162,7 @@ def _prepare(name: str, scheme: Scheme, params: Params, where: Where) -> Prepare
         count_by_compiler=call.counts,
         facts=facts,
         compile_s=call.lower_s + call.compile_s,
-        chain=call.chain,
+        chain=call.chain if room_for_chain(8.0 * p.needed_bytes, where) else None,  # f32 copies exist meanwhile
         operands=lambda: call.operands("a", "b"),
     )
 

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from mansard.core import short_dtype
 from mansard.core.unknown import Unknown
-from mansard.measure.benchmarks.memory_mixes import Mix, index_dtype, mix_of
+from mansard.measure.benchmarks.gemm_calls import room_for_chain
+from mansard.measure.benchmarks.memory_mixes import Mix, index_dtype, mix_of, work_of
 from mansard.measure.points import inputs
 from mansard.measure.points.benchmark import Check, Prepared, Where
 from mansard.measure.points.inputs import LONG_NAMES
@@ -159,7 +160,7 @@ def _jax(params: Mapping[str, Any], where: Where) -> Prepared:
         count_by_compiler=call.counts,
         facts=facts_of(params, f"jitted {mix.formula}, result donated", device=str(device), platform=where.platform),
         compile_s=call.lower_s + call.compile_s,
-        chain=call.chain,
+        chain=call.chain if room_for_chain(float(work_of(params, "jax", where).demand.working_set), where) else None,
         operands=lambda: [o for o in call.operands(*names) if o.name != "p"],
     )
 
