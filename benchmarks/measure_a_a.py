@@ -67,6 +67,7 @@ def summary(name: str, taken: list[Taken]) -> dict:
         "processes_per_run": float(np.median([len(t.samples) for t in taken])),
         "foreign_load_median": float(np.median([c.foreign_ratio or 0.0 for c in seen])),
         "steal_median": float(np.median([c.steal_ratio or 0.0 for c in seen])),
+        "process_medians_s": [[float(f"{np.median(g):.6g}") for g in run] for run in groups],
         "clock_hz": [float(np.percentile([c.clock_hz or 0.0 for c in seen], q)) for q in (5, 50, 95)],
     }  # fmt: skip
 
@@ -92,7 +93,7 @@ def main() -> None:
         for taken in one_run(points, setting):
             everything.setdefault(taken.point.name, []).append(taken)
     found = [summary(name, taken) for name, taken in everything.items()]
-    print(json.dumps({"effort": given.effort, "wall_s": time.monotonic() - begin, "points": found}, indent=1))
+    print(json.dumps({"effort": given.effort, "wall_s": time.monotonic() - begin, "points": found}))
 
 
 if __name__ == "__main__":

@@ -60,6 +60,20 @@ def share_text(metrics: Mapping[str, Any]) -> str:
     return "?"
 
 
+def short_names(names: Sequence[str]) -> list[str]:
+    """Return names without the parameters that all points of the same benchmark share; a single one keeps all of its own.
+
+    >>> short_names(["gemm[jax] m=1 k=2", "gemm[numpy] m=1 k=4", "copy[jax] size=1"])
+    ['gemm[jax] k=2', 'gemm[numpy] k=4', 'copy[jax] size=1']
+    """
+    words = [name.split(" ") for name in names]
+    groups: dict[str, list[set[str]]] = {}
+    for first, *rest in words:
+        groups.setdefault(first.partition("[")[0], []).append(set(rest))
+    common = {key: set.intersection(*sets) if len(sets) > 1 else set() for key, sets in groups.items()}
+    return [" ".join([first, *(w for w in rest if w not in common[first.partition("[")[0]])]) for first, *rest in words]
+
+
 def show(elements: Sequence[Mapping[str, Any]], console: Console | None = None) -> None:
     """Print the points with time, interval, rate, share and verdict, then why, then what was not measured."""
     out = console or Console(width=None if sys.stdout.isatty() else 120, highlight=False)
@@ -69,11 +83,11 @@ def show(elements: Sequence[Mapping[str, Any]], console: Console | None = None) 
         for head, justify in (("point", "left"), ("median", "right"), ("95 %", "right"), ("rate", "right"),
                               ("of ceiling", "left"), ("verdict", "left")):  # fmt: skip
             table.add_column(head, justify=justify, no_wrap=head != "point", overflow="fold")  # type: ignore[arg-type]
-        for e in done:
+        for e, name in zip(done, short_names([e["metadata"]["test_name"] for e in done]), strict=True):
             m = e["metrics"]
             verdict = e["verdict"] or "not judged"
             table.add_row(
-                Text(clean(e["metadata"]["test_name"])), format_s(float(m["median_s"])),
+                Text(clean(name)), format_s(float(m["median_s"])),
                 f"+-{format_ratio(float(m['half_interval_ratio']))}", rate_text(m), Text(clean(share_text(m))),
                 Text(verdict, style=_STYLE.get(verdict, "")),
             )  # fmt: skip

@@ -20,7 +20,6 @@ from mansard.measure.points.benchmark import Benchmark, Waived, Where, Work
 from mansard.measure.points.conditions import Accelerators, Clock
 from mansard.measure.points.effort import EFFORTS as EFFORTS
 from mansard.measure.points.effort import Effort as Effort
-from mansard.measure.points.interval import interval_of
 from mansard.measure.points.process import OrderFailedError, Worker, WorkerLostError
 from mansard.measure.points.registry import benchmark_named
 from mansard.measure.points.result import Point, Result, State
@@ -333,11 +332,7 @@ class Runner:
         if self._spent():
             state.in_one_go = f"the budget was spent after {number} process(es)"
             return True
-        if number < 3 or not any(state.samples):
-            return False
-        least = int(state.point.params.get("num_runs") or 0)
-        enough = sum(len(g) for g in state.samples) >= least
-        return enough and interval_of(state.samples).half_ratio <= self._set.effort.target_ratio
+        return False
 
     def _process(self, backend: str, flags: Mapping[str, str], states: list[Taken], number: int) -> None:
         """Measure the points in one process; one that takes the process down is left out, the others go on."""
