@@ -86,3 +86,20 @@ def test_noise_of_the_total_hits_every_part_alike() -> None:
     assert abs(found.time_shares["compute"] - 12 / 16) < 0.001
     assert abs(found.time_shares["host"] - 4 / 16) < 0.001
     assert abs(sum(part.time_s for part in found.parts) - 15.6e-3) < 1e-9
+
+
+def test_what_is_executed_again_counts_in_hardware_flop_and_hfu_alone() -> None:
+    # Three products of 2 * 1024^3 FLOP in 12 ms each at 200 GFLOP/s, one of them recomputation; 36 ms a step.
+    again = replace(GEMM, recompute=True)
+    found = diagnose_run(
+        run_of([Ran(GEMM, 12.0), Ran(GEMM, 12.0), Ran(again, 12.0)]), two_core_machine(), program="train.py"
+    )
+    one = 2 * 1024**3
+    assert found.flop_per_step == found.full_square_flop_per_step == 2 * one
+    assert found.hardware_flop_per_step == 3 * one
+    assert abs(found.mfu_ratio - 2 * one / 0.036 / 200e9) < 1e-9  # 0.597
+    assert abs(found.hfu_ratio - 3 * one / 0.036 / 200e9) < 1e-9  # 0.895
+    assert [(row.label, row.bound) for row in found.operators if row.recompute] == [
+        ("aten::mm (recompute)", Bound.COMPUTE)
+    ]
+    assert found.recomputes
