@@ -23,6 +23,7 @@ from typing import Any
 
 from mansard.trace.recorders.growth import MAX_BYTES, MAX_EVENTS, UNMARKED_BYTES, Growth
 from mansard.trace.recorders.loops import LoopFinder, LoopSeries
+from mansard.trace.recorders.port import Port
 from mansard.trace.recorders.process import (
     DefaultWhileForking,
     replace_handler,
@@ -46,26 +47,6 @@ _MAX_MARKS = 200_000
 _MAX_WINDOWS = 8
 _UNMARKED_WINDOWS = 3  # so many are opened without a sign of a step; the launches in them may still tell
 _REST = 2.0  # lengths of such a window, at least one second, before the next
-
-
-class _Port:
-    """What one session sees of the controller."""
-
-    def __init__(self, controller: Controller, framework: str) -> None:
-        self._controller = controller
-        self._framework = framework
-
-    def ready(self) -> None:
-        self._controller.ready(self._framework)
-
-    def mark(self, source: str) -> None:
-        self._controller.mark(source)
-
-    def set_aside(self, seconds: float) -> None:
-        self._controller.set_aside(seconds)
-
-    def yield_profiler(self) -> None:
-        self._controller.yield_profiler(self._framework)
 
 
 class Controller:
@@ -134,7 +115,7 @@ class Controller:
             module = importlib.import_module(f"mansard.trace.recorders.{name}_session")
             session: Session = module.make_session()
             self._sessions[name] = session
-            session.install(_Port(self, name))
+            session.install(Port(self, name))
         except Exception as error:  # the program must run whatever becomes of us
             self._sessions.pop(name, None)
             self._finding(
@@ -173,6 +154,7 @@ class Controller:
             self._start_profiling()
             text = f"The program uses {framework} outside its main thread: its loops are not followed there."
             self._finding("other_thread", text)
+        self._finder.give_way()  # a main thread that polls has a loop as well, and it is no step
         self._finder.start(self._tick)
 
     def mark(self, source: str) -> None:
