@@ -22,6 +22,7 @@ from mansard.core.errors import InputError
 
 TIMEOUT_S = 120.0  # of one collective; a rank that is lost ends the others by then
 START_S = 90.0
+LOST_S = 3.0  # how long the end of a rank is looked for after a collective failed
 
 
 class Pool:
@@ -77,12 +78,21 @@ class Pool:
         try:
             mine = getattr(self.own, op)(**arguments)
         except Exception as error:
-            lost = next((c for c in self._children if c.poll() is not None), None)
+            lost = self._ended_soon()
             if lost is not None:
                 raise self._lost(lost) from error
             raise
         end = time.monotonic() + TIMEOUT_S
         return [mine, *(self._answer(child, end) for child in self._children)]
+
+    def _ended_soon(self) -> subprocess.Popen[bytes] | None:
+        """Return a rank that has ended; its connection breaks a moment before its end can be seen."""
+        end = time.monotonic() + LOST_S
+        while True:
+            found = next((c for c in self._children if c.poll() is not None), None)
+            if found is not None or time.monotonic() > end:
+                return found
+            time.sleep(0.02)
 
     def _answer(self, child: subprocess.Popen[bytes], end: float) -> Any:
         assert child.stdout is not None
