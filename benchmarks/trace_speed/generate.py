@@ -23,7 +23,7 @@ TABLES = {
     "META_DATA_EXPORT": "name TEXT NOT NULL, value TEXT",
     "META_DATA_CAPTURE": "name TEXT NOT NULL, value TEXT",
     "TARGET_INFO_GPU": "vmId INTEGER, id INTEGER, name TEXT, totalMemory INTEGER, memoryBandwidth INTEGER, clockRate INTEGER, "
-    "smCount INTEGER, chipName TEXT, cuDevice INTEGER, computeMajor INTEGER, computeMinor INTEGER",
+    "smCount INTEGER, chipName TEXT, cuDevice INTEGER, computeMajor INTEGER, computeMinor INTEGER, busLocation TEXT",
     "TARGET_INFO_CUDA_DEVICE": "gpuId INTEGER, cudaId INTEGER NOT NULL, pid INTEGER NOT NULL",
     "CUPTI_ACTIVITY_KIND_KERNEL": "start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL, contextId INTEGER NOT NULL, "
     "greenContextId INTEGER, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, demangledName INTEGER NOT NULL, "
@@ -108,7 +108,10 @@ def write(path: Path, *, kernels: int, ranges: int) -> None:
                    [("EXPORT_PRODUCT_VERSION", "2025.3.1.90"), ("EXPORT_SCHEMA_VERSION", "3.20.2")])  # fmt: skip
     gpu = (0, "NVIDIA H100 80GB HBM3", 84929347584, 3352320000000, 1980000000, 132, "GH100")
     for rank in range(2):
-        db.execute("INSERT INTO TARGET_INFO_GPU VALUES (?,?,?,?,?,?,?,?,?,?,?)", (gpu[0], rank, *gpu[1:], rank, 9, 0))
+        db.execute(
+            "INSERT INTO TARGET_INFO_GPU VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
+            (gpu[0], rank, *gpu[1:], rank, 9, 0, f"0000:{rank + 1:02x}:00.0"),
+        )
         db.execute("INSERT INTO TARGET_INFO_CUDA_DEVICE VALUES (?,?,?)", (rank, rank, PIDS[rank]))
     clocks = [Clock(0), Clock(1)]
     per_step = PER_LAYER * LAYERS

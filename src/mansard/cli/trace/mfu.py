@@ -166,6 +166,8 @@ def work_of(options: Mapping[str, Any]) -> Work:
             raise UsageError(f"--tokens is {options['tokens']}, expected a positive number")
         stated.add("tokens")
     needs = ("--flops", "--model config.json --phase train --batch B --seq S")
+    if executed is None and options["recompute"] == "none":
+        executed = flop  # nothing is recomputed, so what was executed is the model's work
     return Work(
         flop=flop if flop is not None else Unknown("the FLOP of the region are not given", needs),
         executed_flop=executed if executed is not None else Unknown("the FLOP that were executed are not given", ("--executed-flops", "--model")),

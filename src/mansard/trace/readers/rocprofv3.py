@@ -177,13 +177,14 @@ def _from_json(path: Path, data: bytes, *, cut: bool = False) -> Timeline:
         place = _AT_BYTE.search(str(error))
         whole = "truncated" in str(error)
         end = len(data) if whole or place is None else int(place[1])
-        document, lost = _salvaged(data[:end]) if whole or place is not None else (None, 0)
-        if document is None:
+        kept, lost = _salvaged(data[:end]) if whole or place is not None else (None, 0)
+        if kept is None:
             raise InputError(
                 f"{path} is no intact rocprofv3 JSON: {error}",
                 hint=_HINT + " (or copy the file again)",
                 code="damaged_rocprofv3",
             ) from None
+        document = kept
         what = "the file ends in the middle" if whole or cut else f"the file is damaged at byte {end}"
         text = f"{what}: what stands before is read, {lost} bytes of an unfinished record are not; later records are missing"
         damage.append(Damage(code="truncated", text=text, incomplete=True))
