@@ -137,7 +137,7 @@ def tokamax_benchmark():
         a, b = (jax.random.normal(jax.random.key(s), (N, N)).astype(name) for s in (0, 1))
         product = jax.jit(lambda x, y: jax.lax.dot(x, y, preferred_element_type=jax.numpy.float32).astype(x.dtype))
         function, args = tokamax.standardize_function(product, kwargs={"x": a, "y": b})
-        data = tokamax.benchmark(function, args, method="wallclock")
+        data = tokamax.benchmark(function, args, method="wallclock", iterations=60)
         rates[f"gemm {'f32' if name == 'float32' else 'bf16'}"] = 2.0 * N**3 / (min(data.evaluation_times_ms) * 1e-3)
     return rates
 
