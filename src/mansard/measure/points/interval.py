@@ -20,9 +20,9 @@ _T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 
          2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045,
          2.042)  # fmt: skip
 LEAST_PROCESSES = 3
-#: Medians of runs of one point, a minute apart on a shared virtual machine, lie this far apart where its processes agree
-#: to half of it (benchmarks/measure_a_a.py); a stated floor, since no run can see it in itself.
-RUN_RATIO = 0.015
+#: Medians of runs of one point, minutes apart on a shared virtual machine that stays in one regime, lie this far apart
+#: (benchmarks/measure_a_a.py, docs/measuring.md); a stated floor, since no run can see it in itself.
+RUN_RATIO = 0.01
 RUN_WEIGHT = 3
 
 
@@ -81,11 +81,11 @@ def interval_of(
     Source: Hahn and Meeker, Statistical Intervals, 1991, section 4.7 (prediction); the pooling is that of a normal model with
     a conjugate prior of the variance, Gelman et al., Bayesian Data Analysis, section 2.6.
 
-    Three processes that agree, r = 1.5 % worth three degrees: 2.571 x sqrt(3/5) x 1.5 % x sqrt(4/3) = 3.45 %.
+    Three processes that agree, r = 1 % worth three degrees: 2.571 x sqrt(3/5) x 1 % x sqrt(4/3) = 2.30 %.
 
     >>> i = interval_of([[1.0, 1.0, 1.0], [1.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
     >>> i.median, round(i.low, 4), round(i.high, 4)
-    (1.0, 0.9661, 1.0351)
+    (1.0, 0.9773, 1.0233)
     """
     kept = [np.asarray(g, dtype=np.float64) for g in groups if len(g)]
     whole = np.concatenate(kept)
