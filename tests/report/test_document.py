@@ -100,7 +100,7 @@ def test_the_keys_of_the_contract(sample: Diagnosis) -> None:
             "category"} <= set(document["operators"][0])  # fmt: skip
     assert {"rule", "gain_s", "text", "evidence"} <= set(document["advice"][0])
     assert set(document["findings"][0]) == {"code", "text"}
-    assert set(document["parts"][0]) == {"kind", "time_s", "bound"}
+    assert set(document["parts"][0]) == {"kind", "time_s", "bound", "areas"}
 
 
 def test_unknown_and_implausible_keep_their_form(sample: Diagnosis) -> None:

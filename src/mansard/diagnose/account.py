@@ -9,7 +9,7 @@ profiler inflates and which Python and known waits are not.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +63,7 @@ class Account:
         host: Host time by cause: input, sync, compile, python [s].
         parts: Time by part [s].
         unrecorded_s: What a step took longer with the profiler off than any record of it; part of unattributed [s].
+        by_part: Each part by kind; rows add up to `parts` and columns to `by_kind` [s].
     """
 
     step_s: float
@@ -70,6 +71,7 @@ class Account:
     host: Mapping[str, float]
     parts: Mapping[Part, float]
     unrecorded_s: float = 0.0
+    by_part: Mapping[Part, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def shares(self) -> dict[str, float]:
@@ -143,6 +145,7 @@ def account(
         )
     layers.append(Layer(owner="dispatch", start_ns=trace.dispatch_start_ns, end_ns=trace.dispatch_end_ns))
     pieces = sweep(layers, windows.start_ns, windows.end_ns)
+    part_pieces = _part_pieces(trace, windows)
 
     per_step = 1e-9 / windows.count * windows.typical_ratio
     work: dict[str, float] = {}
@@ -168,13 +171,14 @@ def account(
     by_kind = {kind: seconds * stretch for kind, seconds in by_kind.items()}
     host = {cause: seconds * stretch for cause, seconds in host.items()}
     by_kind["unattributed"] += unrecorded
-    parts = _parts(trace, windows)
+    parts = _part_seconds(part_pieces, windows)
     scale = step_s * stretch / (sum(parts.values()) or 1.0)
     parts = {part: seconds * scale for part, seconds in parts.items()}
     parts[Part.OTHER] += unrecorded
     return Account(
-        step_s=step_s * stretch + unrecorded, by_kind=by_kind, host=host, parts=parts, unrecorded_s=unrecorded
-    )
+        step_s=step_s * stretch + unrecorded, by_kind=by_kind, host=host, parts=parts, unrecorded_s=unrecorded,
+        by_part=_by_part(pieces, part_pieces, parts, by_kind),
+    )  # fmt: skip
 
 
 def _unmapping_s(trace: RunTrace, memory: MemoryEvidence) -> float:
@@ -215,8 +219,8 @@ def _fit_to_step(
     return by_kind, host, sum(by_kind.values())
 
 
-def _parts(trace: RunTrace, windows: Windows) -> dict[Part, float]:
-    """Return profiled seconds by part; time between operations belongs to the part of the next operation."""
+def _part_pieces(trace: RunTrace, windows: Windows) -> Segments:
+    """Return the part of each instant; time between operations belongs to the part of the next operation."""
     part_of = np.array([o.part.value for o in trace.operators] or [""], dtype=object)
     of_op = part_of[trace.op] if trace.op.size else np.zeros(0, dtype=object)
     layers = [Layer(owner=p.value, start_ns=trace.start_ns[of_op == p.value], end_ns=trace.end_ns[of_op == p.value])
@@ -235,5 +239,64 @@ def _parts(trace: RunTrace, windows: Windows) -> dict[Part, float]:
         gap = owner < 0
         owner[gap & same] = owner[nearest][gap & same]
     owner[owner < 0] = list(Part).index(Part.OTHER)
-    length = (pieces.end_ns - pieces.start_ns).astype(np.float64) * 1e-9 / windows.count
-    return {part: float(length[owner == index].sum()) for index, part in enumerate(Part)}
+    return Segments(
+        start_ns=pieces.start_ns,
+        end_ns=pieces.end_ns,
+        owner=owner,
+        window=pieces.window,
+        owners=tuple(p.value for p in Part),
+    )
+
+
+def _part_seconds(pieces: Segments, windows: Windows) -> dict[Part, float]:
+    """Return profiled seconds by part."""
+    return {part: pieces.total_ns(part.value) * 1e-9 / windows.count for part in Part}
+
+
+#: Rounds of fitting both margins; a table this small settles in a few.
+_ROUNDS = 30
+
+
+def _by_part(
+    kinds: Segments, parts: Segments, part_s: Mapping[Part, float], kind_s: Mapping[str, float]
+) -> dict[Part, dict[str, float]]:
+    """Return each part by kind, fitted so that rows and columns add up to what is known of parts and kinds.
+
+    Source: iterative proportional fitting, Deming and Stephan, Annals of Mathematical Statistics 11(4), 1940.
+    """
+    times = np.unique(np.concatenate([kinds.start_ns, kinds.end_ns, parts.start_ns, parts.end_ns]))
+    table = np.zeros((len(Part), len(SHARE_KINDS)))
+    if times.size > 1:
+        start, length = times[:-1], np.diff(times).astype(np.float64)
+        part = _owner_at(parts, start)
+        names = [_kind_of_owner(owner) for owner in kinds.owners]
+        column = np.array([*(SHARE_KINDS.index(n) for n in names), SHARE_KINDS.index("host")], dtype=np.int64)
+        inside = (start >= kinds.start_ns[0]) & (part >= 0) & (_owner_at(kinds, start, outside=-2) > -2)
+        np.add.at(table, (part[inside], column[_owner_at(kinds, start)[inside]]), length[inside])
+    rows = np.array([part_s[p] for p in Part])
+    columns = np.array([kind_s.get(k, 0.0) for k in SHARE_KINDS])
+    other = list(Part).index(Part.OTHER)
+    table[other, (table.sum(axis=0) <= 0) & (columns > 0)] = 1.0
+    for _ in range(_ROUNDS):
+        for axis, wanted in ((0, columns), (1, rows)):
+            have = table.sum(axis=axis)
+            ratio = np.divide(wanted, have, out=np.zeros_like(have), where=have > 0)
+            table = table * (ratio[None, :] if axis == 0 else ratio[:, None])
+    return {p: dict(zip(SHARE_KINDS, table[i].tolist(), strict=True)) for i, p in enumerate(Part)}
+
+
+def _kind_of_owner(owner: str) -> str:
+    """Return the kind of time that a layer of the account is."""
+    if owner.startswith("wait "):
+        return "unattributed" if owner == f"wait {WaitCause.UNEXPLAINED.value}" else "host"
+    return "latency" if owner == "dispatch" else owner
+
+
+def _owner_at(pieces: Segments, moment: Int64Array, *, outside: int = -1) -> Int64Array:
+    """Return the owner of each moment; `outside` where no piece holds it."""
+    if not pieces.start_ns.size:
+        return np.full(moment.size, outside, dtype=np.int64)
+    at = np.maximum(np.searchsorted(pieces.start_ns, moment, side="right") - 1, 0)
+    held = (pieces.start_ns[at] <= moment) & (moment < pieces.end_ns[at])
+    owner: Int64Array = np.where(held, pieces.owner[at], outside)
+    return owner

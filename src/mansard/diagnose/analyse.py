@@ -12,6 +12,7 @@ import numpy.typing as npt
 from mansard.core import Bound, Ceilings, Implausible, Unknown, is_known, median_interval, share_of
 from mansard.core.units import format_flop_per_s, format_ratio, format_s
 from mansard.diagnose.account import Account, Windows, account, inside, windows_of
+from mansard.diagnose.areas import checks_of, shares_by_kind
 from mansard.diagnose.judge_operators import (
     JudgedOperator,
     corrected_durations_s,
@@ -19,6 +20,7 @@ from mansard.diagnose.judge_operators import (
     memory_evidence,
 )
 from mansard.diagnose.overhead import ProfilerCost, profiler_cost
+from mansard.diagnose.partial import NO_BYTES, NO_FLOP, bytes_of, flop_of, intensity_of
 from mansard.diagnose.records import Diagnosis, Note, OperatorRow, PartTime, StepTime
 from mansard.diagnose.rules import Case, advise
 from mansard.diagnose.sweep import charged_s
@@ -63,7 +65,7 @@ def diagnose_run(
         trace=trace, ceilings=ceilings, windows=windows, judged=judged, account=where, memory=memory,
         chosen=chosen, duration_s=duration,
     )  # fmt: skip
-    rows = tuple(sorted((_row(j, windows) for j in judged), key=lambda r: -r.time_s))
+    rows = tuple(sorted((_row(j, windows, ceilings) for j in judged), key=lambda r: -r.time_s))
     totals = _totals(judged, windows)
     return Diagnosis(
         program=program,
@@ -71,14 +73,14 @@ def diagnose_run(
         verdict=main_verdict(case),
         step=step,
         time_shares=where.shares,
-        parts=tuple(_part(part, seconds, judged) for part, seconds in where.parts.items() if seconds > 0),
+        parts=tuple(_part(part, seconds, where) for part, seconds in where.parts.items() if seconds > 0),
         operators=rows,
         flop_per_step=totals.model_flop,
         full_square_flop_per_step=totals.full_square_flop,
         hardware_flop_per_step=totals.hardware_flop,
         bytes_per_step=totals.bytes,
-        mfu_ratio=_of_peak(judged, totals.model_flop, where.step_s, ceilings),
-        hfu_ratio=_of_peak(judged, totals.hardware_flop, where.step_s, ceilings),
+        mfu_ratio=_of_peak(judged, _whole(trace, judged, totals.model_flop), where.step_s, ceilings),
+        hfu_ratio=_of_peak(judged, _whole(trace, judged, totals.hardware_flop), where.step_s, ceilings),
         advice=advise(case),
         ceilings=ceilings.ceilings,
         receipt=_receipt(trace, ceilings, judged, drift),
@@ -135,15 +137,13 @@ def _step_time(trace: RunTrace, windows: Windows, cost: ProfilerCost) -> StepTim
     )
 
 
-def _row(judged: JudgedOperator, windows: Windows) -> OperatorRow:
+def _row(judged: JudgedOperator, windows: Windows, ceilings: Ceilings) -> OperatorRow:
     operator, verdict = judged.operator, judged.judgement
     per_step = judged.calls / windows.count
     demand = operator.demand
     known = not isinstance(demand, Unknown)
     limiting = verdict.limiting
-    flop = float(demand.total_flop) * per_step if not isinstance(demand, Unknown) else demand
-    size = float(demand.bytes) * per_step if not isinstance(demand, Unknown) else demand
-    intensity = demand.flop_per_byte if not isinstance(demand, Unknown) else None
+    flop, size = (amount * per_step for amount in (flop_of(demand), bytes_of(demand)))
     headroom: float | Unknown = (
         max(0.0, judged.total_s - judged.least.time_s * judged.calls) / windows.count
         if isinstance(judged.least.time_s, float)
@@ -159,7 +159,7 @@ def _row(judged: JudgedOperator, windows: Windows) -> OperatorRow:
         time_s=judged.total_s / windows.count,
         flop=flop,
         bytes=size,
-        flop_per_byte=float(intensity) if intensity is not None else None,
+        flop_per_byte=intensity_of(demand),
         bound=verdict.bound,
         limiting_ceiling=limiting.ceiling.resource.label if limiting else "",
         level=limiting.ceiling.resource.level if limiting and limiting.ceiling.resource.level else judged.least.level,
@@ -172,19 +172,17 @@ def _row(judged: JudgedOperator, windows: Windows) -> OperatorRow:
         formula=operator.formula,
         full_square_flop=operator.full_square_flop * per_step if operator.full_square_flop and known else None,
         recompute=operator.recompute,
+        checks=checks_of(judged),
+        shares_by_kind=shares_by_kind([judged], ceilings),
     )
 
 
-def _part(part: Part, seconds: float, judged: Sequence[JudgedOperator]) -> PartTime:
-    by_bound: dict[Bound, float] = {}
-    for row in judged:
-        if row.operator.part is part:
-            by_bound[row.judgement.bound] = by_bound.get(row.judgement.bound, 0.0) + row.total_s
-    if part is Part.INPUT:
-        bound = Bound.HOST
-    else:
-        bound = max(by_bound, key=lambda b: by_bound[b]) if by_bound else Bound.UNDETERMINED
-    return PartTime(kind=part.value, time_s=seconds, bound=bound)
+def _part(part: Part, seconds: float, where: Account) -> PartTime:
+    """Return a part with its seconds by area; the largest is its bound."""
+    areas = {kind: time_s for kind, time_s in where.by_part[part].items() if time_s > 1e-6 * seconds}
+    top = max(areas, key=lambda kind: areas[kind], default="unattributed")
+    bound = Bound.UNDETERMINED if top == "unattributed" else Bound(top)
+    return PartTime(kind=part.value, time_s=seconds, bound=Bound.HOST if part is Part.INPUT else bound, areas=areas)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,11 +199,14 @@ def _totals(judged: Sequence[JudgedOperator], windows: Windows) -> _Totals:
     """Return the work of one step."""
     model = full = hardware = size = 0.0
     counted = False
+    lost: dict[str, float] = {}
     for row in judged:
         demand = row.operator.demand
         if isinstance(demand, Unknown):
             continue
         counted = True
+        for text in (NO_FLOP, NO_BYTES):
+            lost[text] = lost.get(text, 0.0) + (row.total_s if text in demand.uncounted else 0.0)
         each = float(demand.total_flop)
         hardware += each * row.calls
         if not row.operator.recompute:
@@ -216,9 +217,10 @@ def _totals(judged: Sequence[JudgedOperator], windows: Windows) -> _Totals:
         nothing = Unknown("no operation with a known demand was recorded", ("record shapes",))
         return _Totals(model_flop=nothing, full_square_flop=nothing, hardware_flop=nothing, bytes=nothing)
     count = windows.count
-    return _Totals(
-        model_flop=model / count, full_square_flop=full / count, hardware_flop=hardware / count, bytes=size / count
-    )
+    flops: list[float | Unknown] = [model / count, full / count, hardware / count]
+    if model == 0 and lost[NO_FLOP] > 0:  # nothing counted is not nothing done
+        flops = [Unknown(NO_FLOP, ("--flops", "--model config.json"))] * 3
+    return _Totals(model_flop=flops[0], full_square_flop=flops[1], hardware_flop=flops[2], bytes=size / count)
 
 
 def _dominant_matrix_key(judged: Sequence[JudgedOperator]) -> tuple[str, str, str] | None:
@@ -244,6 +246,26 @@ def _of_peak(
     if isinstance(peak, Unknown):
         return peak
     return share_of(flop / peak.value, step_s)
+
+
+#: Kernels of these categories do no matrix work; the FLOP of all others must be known before an MFU is.
+_NO_MATRIX = ("elementwise", "reduction", "softmax", "norm", "copy", "fill", "index", "sort", "random", "optimizer", "collective",
+              "pooling", "gather", "scatter")  # fmt: skip
+_MOST_UNCOUNTED = 0.01
+
+
+def _whole(trace: RunTrace, judged: Sequence[JudgedOperator], flop: float | Unknown) -> float | Unknown:
+    """Return the FLOP of a profile's step, unknown where kernels that may do matrix work are not counted: a sum over the
+    others is a lower bound, and no MFU."""
+    total = sum(j.total_s for j in judged)
+    lost = [
+        j for j in judged if isinstance(flop_of(j.operator.demand), Unknown) and j.operator.category not in _NO_MATRIX
+    ]
+    missing = sum(j.total_s for j in lost)
+    if trace.framework != "profile" or isinstance(flop, Unknown) or missing <= _MOST_UNCOUNTED * total:
+        return flop
+    text = f"the FLOP of kernels with {format_ratio(missing / total)} of the time are not known, so the sum is a lower bound"
+    return Unknown(text, ("--flops", "--model config.json", "--ncu REPORT.csv"))
 
 
 def _attributed(judged: Sequence[JudgedOperator]) -> float:
@@ -333,7 +355,7 @@ def _findings(
                 f"ceiling; first suspects: {'; '.join((*measured_under_load, *share.suspects)[:3])}",
             )
         )
-    unknown = [j for j in judged if isinstance(j.operator.demand, Unknown)]
+    unknown = [j for j in judged if isinstance(j.operator.demand, Unknown) and j.judgement.bound is Bound.UNDETERMINED]
     total = sum(j.total_s for j in judged)
     missing = sum(j.total_s for j in unknown)
     if unknown and total > 0 and missing / total > 0.005:
@@ -344,7 +366,7 @@ def _findings(
                 text=f"the demand of {format_ratio(missing / total)} of operator time is not known: {names}",
             )
         )
-    if not is_known(step.profiler_overhead_ratio) and windows.repeated:
+    if not is_known(step.profiler_overhead_ratio) and windows.repeated and trace.framework != "profile":
         notes.append(
             Note(
                 code="overhead_not_measured",

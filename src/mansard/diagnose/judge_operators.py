@@ -25,6 +25,7 @@ from mansard.core import (
     least_time,
 )
 from mansard.core.units import format_s
+from mansard.diagnose.partial import unchecked
 from mansard.trace.run import Operator, RunTrace
 
 #: An operation this many times the dispatch cost or shorter, with less work than that cost, is dominated by it.
@@ -165,6 +166,10 @@ def judge_one(
         return unknown, _moving(judge(unknown, call_s), what)
     least = least_time(demand, ceilings, scope=operator.scope)
     judgement = judge(least, call_s, uncertainty_ratio=uncertainty_ratio, evidence=what[1] if what else "")
+    if lost := unchecked(demand):
+        judgement = replace(
+            judgement, grade=Grade.ASSUMED, reason=f"{judgement.reason}; not checked: {' and '.join(lost)}"
+        )
     if what is not None:
         return least, _moving(judgement, what)
     if judgement.bound is not Bound.UNDETERMINED:

@@ -11,10 +11,13 @@ from mansard.core import Area, Ceilings, Unknown
 from mansard.core.ceilings import Ceiling, Kind, Resource
 from mansard.core.errors import UndecidedError
 from mansard.diagnose.analyse import diagnose_run
+from mansard.diagnose.links import Links
 from mansard.diagnose.peaks import GIVEN, Chip, identify
-from mansard.diagnose.profile_run import Known, Links, run_of_profile
+from mansard.diagnose.profile_parts import parts_of_work
+from mansard.diagnose.profile_run import run_of_profile
 from mansard.diagnose.records import Diagnosis, Note
 from mansard.trace.collectives_of import collectives_of
+from mansard.trace.kernel_demand import recorded_demand, with_demand
 from mansard.trace.operators_of import operators_of
 from mansard.trace.profile_steps import ProfileSteps, find_steps
 from mansard.trace.regions import Match, Region, attribute, region
@@ -37,7 +40,6 @@ class Question:
         ceilings: What the machine can do, where it was measured; wins over the catalogue.
         network_bytes_per_s: One-way rate of the network between nodes, per device [B/s].
         node_devices: Devices of one node.
-        counted: Demand of one call by kernel name, from counters.
     """
 
     device: int | None = None
@@ -50,7 +52,6 @@ class Question:
     ceilings: Ceilings | None = None
     network_bytes_per_s: float | None = None
     node_devices: int | None = None
-    counted: Known | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +83,7 @@ def diagnose_profile(timeline: Timeline, question: Question | None = None) -> tu
         UsageError: No such region or marker.
     """
     question = question or Question()
+    timeline = with_recorded_demand(timeline)
     found = None
     if question.region is not None:
         timeline, found = _of_region(timeline, question)
@@ -95,12 +97,13 @@ def diagnose_profile(timeline: Timeline, question: Question | None = None) -> tu
     steps = _steps_of(found) if found is not None else find_steps(timeline, marker=question.marker)
     operators = operators_of(timeline)
     collectives = collectives_of(timeline, operators=operators)
+    parts = parts_of_work(timeline, operators)
     out = []
     for device in devices:
         chip = identify([timeline.devices[device]], hardware=question.hardware)
         ceilings, links = machine_of_device(chip, question)
         run = run_of_profile(
-            timeline, device, steps=steps, links=links, counted=question.counted, operators=operators, collectives=collectives
+            timeline, device, steps=steps, links=links, operators=operators, collectives=collectives, parts=parts
         )  # fmt: skip
         diagnosis = diagnose_run(run, ceilings, program=timeline.source)
         out.append(
@@ -112,11 +115,25 @@ def diagnose_profile(timeline: Timeline, question: Question | None = None) -> tu
     return tuple(sorted(out, key=lambda d: (-busy[d.device], d.device)))
 
 
+def with_recorded_demand(timeline: Timeline) -> Timeline:
+    """Return the profile with what it records of its kernels' demand, unless it has demand columns already."""
+    if "demand" in timeline.extras:
+        return timeline
+    found = recorded_demand(timeline)
+    return with_demand(timeline, found) if found else timeline
+
+
 def machine_of_device(chip: Chip, question: Question) -> tuple[Ceilings, Links]:
     """Return the ceilings of one device and the names of its links."""
-    base = question.ceilings
-    if base is None:
-        base = Ceilings(ceilings=(), source="none") if isinstance(chip.ceilings, Unknown) else chip.ceilings
+    base = Ceilings(ceilings=(), source="none") if isinstance(chip.ceilings, Unknown) else chip.ceilings
+    if question.ceilings is not None:
+        # The catalogue's figures stand beside the measured ones, which are preferred.
+        given = at_device_scope(question.ceilings)
+        base = (
+            given
+            if isinstance(chip.ceilings, Unknown)
+            else replace(given.merged(base.ceilings), levels=given.levels or base.levels)
+        )
     base = at_device_scope(base)
     names = {(c.resource.area, c.resource.link): c for c in base.ceilings if c.resource.link}
     host = next((n for area, n in names if area is Area.HOST), None)
@@ -129,11 +146,11 @@ def machine_of_device(chip: Chip, question: Question) -> tuple[Ceilings, Links]:
     network = None
     if question.network_bytes_per_s is not None:
         network = "network"
-        given = Ceiling(
+        rate = Ceiling(
             resource=Resource(area=Area.NETWORK, link=network), value=question.network_bytes_per_s, unit="B/s",
             kind=Kind.DECLARED, scope="device", source=GIVEN,
         )  # fmt: skip
-        base = base.merged((given,))
+        base = base.merged((rate,))
     return base, Links(host=host, peer=peer, network=network, node_devices=node)
 
 

@@ -5,17 +5,21 @@ So a profile of any format is diagnosed by the same code as a program that was r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from mansard.core import Demand, Unknown
-from mansard.core.intervals import IntervalSet, difference, intersection
-from mansard.trace.categories import Rules, shipped_rules, short_name
-from mansard.trace.collectives_of import CollectiveCall, bus_factor, collectives_of
-from mansard.trace.idle import host_calls, idle_of
+from mansard.core.intervals import EMPTY, IntervalSet, difference, intersection, merge, union
+from mansard.diagnose.links import Links
+from mansard.diagnose.profile_kernels import kernel_kinds
+from mansard.diagnose.profile_parts import PARTS, parts_of_work
+from mansard.trace.categories import Rules, shipped_rules
+from mansard.trace.collectives_of import CollectiveCall, collectives_of
+from mansard.trace.idle import Idle, host_calls, idle_of
+from mansard.trace.kernels import graph_findings, graphs
 from mansard.trace.operators_of import Operators, operators_of
 from mansard.trace.profile_steps import ProfileSteps
 from mansard.trace.run import Finding, Operator, Part, RunTrace, Steps, WaitCause
@@ -24,10 +28,6 @@ from mansard.trace.timeline import CopyKind, Events, Kind, Timeline
 Int64Array = npt.NDArray[np.int64]
 
 FRAMEWORK = "profile"
-NO_DEMAND = Unknown(
-    "nothing tells what this kernel computes",
-    ("a profile with recorded shapes (record_shapes=True), --ncu FILE, or --model config.json",),
-)
 _HOST_COPIES = (CopyKind.HOST_TO_DEVICE, CopyKind.DEVICE_TO_HOST, CopyKind.HOST_TO_ARRAY, CopyKind.ARRAY_TO_HOST,
                 CopyKind.UNIFIED_HOST_TO_DEVICE, CopyKind.UNIFIED_DEVICE_TO_HOST)  # fmt: skip
 _DEVICE_COPIES = (
@@ -36,43 +36,6 @@ _DEVICE_COPIES = (
     CopyKind.ARRAY_TO_DEVICE,
     CopyKind.DEVICE_TO_ARRAY,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
-    """Names of the links that bytes of a profile go over; None where that is not known.
-
-    Args:
-        host: Between host and device.
-        peer: Between devices of one node.
-        network: Between nodes.
-        node_devices: Devices of a node; None where not known.
-    """
-
-    host: str | None = None
-    peer: str | None = None
-    network: str | None = None
-    node_devices: int | None = None
-
-    def of_group(self, ranks: Sequence[int], size: int | Unknown) -> str | Unknown:
-        """Return the slowest link that a group of ranks must use, if ranks are numbered node by node."""
-        if isinstance(size, Unknown):
-            return size
-        if self.node_devices is None:
-            return Unknown("how many devices a node has is not known", ("--node-devices N",))
-        nodes = {r // self.node_devices for r in ranks}
-        if size > self.node_devices or len(nodes) > 1:
-            return self.network or Unknown("the rate of the network between nodes is not known", ("--network-rate",))
-        if ranks or size == self.node_devices:
-            return self.peer or Unknown("the link between devices is not known", ("--hardware",))
-        return Unknown(
-            "whether the ranks of this group share a node is not recorded",
-            ("a profile with 'Process Group Ranks', or --network-rate",),
-        )
-
-
-#: Demand of kernels that a model or a counter tells: (category or kernel name, demand of one call, how it was counted).
-Known = Mapping[str, tuple[Demand, str]]
 
 
 @dataclass(slots=True)
@@ -99,208 +62,121 @@ def run_of_profile(
     *,
     steps: ProfileSteps,
     links: Links | None = None,
-    counted: Known | None = None,
     operators: Operators | None = None,
     collectives: Sequence[CollectiveCall] | None = None,
+    parts: npt.NDArray[np.int8] | None = None,
     rules: Rules | None = None,
 ) -> RunTrace:
     """Return what one device of a profile did as a run.
 
-    Kernels of an operator with recorded inputs share its demand in proportion to their time, which conserves it. A
-    collective's demand is the bytes that each device must send. What nothing tells is `Unknown`, and stays so.
+    Kernels have the demand that `trace.kernel_demand` gave them. A collective's demand is the bytes that each device must
+    send. What nothing tells is `Unknown`, and stays so.
 
     Args:
-        timeline: The profile, or a window of it.
+        timeline: The profile, or a window of it, with demand columns where anything tells.
         device: Index of the device.
         steps: Its steps.
         links: What its copies and collectives go over.
-        counted: Demand of one call by kernel name, from counters; it wins over shapes.
-        operators, collectives: Where they are at hand.
+        operators, collectives, parts: Where they are at hand.
         rules: Categories of kernel names.
     """
     rules = rules or shipped_rules()
     links = links or Links()
     operators = operators or operators_of(timeline)
     known = collectives if collectives is not None else collectives_of(timeline, operators=operators, rules=rules)
+    part = parts if parts is not None else parts_of_work(timeline, operators)
     rows = _Rows()
-    _kernels(rows, timeline, device, operators, {c.row: c for c in known}, links, counted or {}, rules)
-    _copies(rows, timeline, device, links)
-    _fills(rows, timeline, device)
+    found = kernel_kinds(timeline, device, operators, {c.row: c for c in known}, links, rules, part)
+    rows.add(timeline.of(Kind.KERNEL), found.rows, found.kind, found.operators)
+    _copies(rows, timeline, device, links, _part_of(operators, part, Kind.COPY))
+    _fills(rows, timeline, device, _part_of(operators, part, Kind.MEMSET))
     _graphs(rows, timeline, device)
-    empty = np.zeros(0, dtype=np.int64)
-    start, end = (np.concatenate(c) if c else empty for c in (rows.start, rows.end))
-    lanes = np.concatenate(rows.lane) if rows.lane else empty
-    lane = np.unique(lanes, return_inverse=True)[1] if lanes.size else empty
-    idle = idle_of(timeline, device, launches=operators.launches)
-    calls = host_calls(timeline)
-    late_in_calls = intersection(idle.late, calls)
-    late_outside = difference(idle.late, calls)
-    waits = [
-        (WaitCause.SYNC, idle.host_sync),
-        (WaitCause.INPUT, idle.input_wait),
-        (WaitCause.PYTHON, late_outside),
-        (WaitCause.UNEXPLAINED, idle.unexplained),
-    ]
+    start, end = (np.concatenate(c) if c else np.zeros(0, dtype=np.int64) for c in (rows.start, rows.end))
+    lanes = np.concatenate(rows.lane) if rows.lane else np.zeros(0, dtype=np.int64)
     skip = steps.warm_up if steps.count > steps.warm_up else 0
+    kept = Steps(
+        start_ns=steps.start_ns[skip:], end_ns=steps.end_ns[skip:], source=steps.source, skipped=skip, note=steps.note
+    )
+    hidden = graphs(timeline, operators.launches)
+    idle = idle_of(timeline, device, launches=operators.launches)
+    waits, dispatch = _idle_time(timeline, idle, kept, merge(start, end), unreliable=hidden.kernels_missing)
+    name = timeline.devices[device].name
     return RunTrace(
         framework=FRAMEWORK,
         operators=tuple(rows.operators),
         op=np.concatenate(rows.code) if rows.code else np.zeros(0, dtype=np.int32),
         start_ns=start,
         end_ns=end,
-        lane=lane.astype(np.int32),
-        dispatch_start_ns=_joined(idle.queued, late_in_calls)[0],
-        dispatch_end_ns=_joined(idle.queued, late_in_calls)[1],
+        lane=np.unique(lanes, return_inverse=True)[1].astype(np.int32) if lanes.size else lanes.astype(np.int32),
+        dispatch_start_ns=dispatch.start_ns,
+        dispatch_end_ns=dispatch.end_ns,
         wait_start_ns=np.concatenate([s.start_ns for _, s in waits]),
         wait_end_ns=np.concatenate([s.end_ns for _, s in waits]),
         wait_cause=tuple(cause for cause, s in waits for _ in range(len(s))),
-        steps=Steps(
-            start_ns=steps.start_ns[skip:],
-            end_ns=steps.end_ns[skip:],
-            source=steps.source,
-            skipped=skip,
-            note=steps.note,
-        ),
+        steps=kept,
         window_ns=(int(start.min()), int(end.max())) if start.size else (0, 1),
         scope="device",
         threads=2,  # the scope of its operations is stated, whatever the host computes with
-        devices=(str(timeline.devices[device].name) if not isinstance(timeline.devices[device].name, Unknown) else "",),
+        devices=("" if isinstance(name, Unknown) else str(name),),
         environment={**timeline.environment, "format": timeline.format, "version": timeline.version},
-        findings=(*timeline.findings, *(Finding(code=d.code, text=d.text) for d in timeline.damage)),
+        findings=(
+            *timeline.findings,
+            *graph_findings(hidden),
+            *(Finding(code=d.code, text=d.text) for d in timeline.damage),
+        ),
     )
 
 
-def _joined(*sets: IntervalSet) -> tuple[Int64Array, Int64Array]:
-    return np.concatenate([s.start_ns for s in sets]), np.concatenate([s.end_ns for s in sets])
+def _part_of(operators: Operators, part: npt.NDArray[np.int8], kind: Kind) -> npt.NDArray[np.int8]:
+    """Return the parts of the work of one kind, in the order of its table."""
+    return part[operators.launches.kind == int(kind)]
 
 
-def _kernels(
-    rows: _Rows,
-    timeline: Timeline,
-    device: int,
-    operators: Operators,
-    collectives: Mapping[int, CollectiveCall],
-    links: Links,
-    counted: Known,
-    rules: Rules,
-) -> None:
-    """Add the kernels: one kind for each name, launching operator with its inputs, and collective with its size."""
-    table = timeline.of(Kind.KERNEL)
-    mine = np.flatnonzero((table.device == device) & (table.end_ns > table.start_ns))
-    if not mine.size:
-        return
-    in_work = np.flatnonzero(operators.launches.kind == int(Kind.KERNEL))
-    owner = operators.owner_of_work[in_work][mine] if in_work.size else np.full(mine.size, -1)
-    shape = np.where(owner >= 0, operators.code[owner] if operators.code.size else -1, -1)
-    extra = np.zeros(mine.size, dtype=np.int64)
-    talks: dict[tuple[object, ...], int] = {}
-    examples: list[CollectiveCall] = []
-    for place, row in enumerate(mine.tolist()):
-        call = collectives.get(row) if collectives else None
-        if call is not None:
-            key = (call.operation, call.ranks, str(call.group_size), str(call.message_bytes))
-            if key not in talks:
-                talks[key] = len(talks) + 1
-                examples.append(call)
-            extra[place] = talks[key]
-    wide = int(shape.max()) + 2
-    joint = (table.name[mine].astype(np.int64) * wide + shape + 1) * (len(talks) + 1) + extra
-    keys, first, inverse = np.unique(joint, return_index=True, return_inverse=True)
-    inverse = inverse.reshape(-1)
-    shares = _shares(operators, owner, shape, inverse, (table.end_ns - table.start_ns)[mine], keys.size)
-    kinds = []
-    for index, place in enumerate(first.tolist()):
-        name = timeline.names[int(table.name[mine[place]])]
-        if extra[place]:
-            kinds.append(_collective(name, examples[int(extra[place]) - 1], links))
-        elif name in counted:
-            demand, how = counted[name]
-            kinds.append(_operator(name, rules.category(name), "", demand, how))
-        else:
-            kinds.append(_computing(name, rules.category(name), operators, int(shape[place]), float(shares[index])))
-    rows.add(table, mine, inverse, kinds)
+def _idle_time(
+    timeline: Timeline, idle: Idle, steps: Steps, busy: IntervalSet, *, unreliable: bool
+) -> tuple[list[tuple[WaitCause, IntervalSet]], IntervalSet]:
+    """Return the waits of a device by cause, and what starting queued work cost.
 
-
-def _shares(
-    operators: Operators,
-    owner: Int64Array,
-    shape: Int64Array,
-    kind: npt.NDArray[np.int64],
-    length: Int64Array,
-    kinds: int,
-) -> npt.NDArray[np.float64]:
-    """Return what part of one operator call's demand one kernel of each kind does.
-
-    Kernels that an operator with the same inputs launched share its demand by their time: calls x (time of the kind /
-    time of all of them) / kernels of the kind.
+    Time inside the steps that no work and no recorded idle time covers, such as what lies before the first kernel of the
+    capture, has no known cause. Where kernels of graphs are missing, no idle time has one.
     """
-    out = np.ones(kinds)
-    known = owner >= 0
-    if not known.any():
-        return out
-    time = np.bincount(kind, length, minlength=kinds)
-    count = np.bincount(kind, minlength=kinds)
-    calls = np.zeros(int(shape.max()) + 1)
-    whole = np.zeros(int(shape.max()) + 1)
-    seen = np.unique(owner[known])
-    np.add.at(calls, operators.code[seen], 1)
-    np.add.at(whole, shape[known], length[known])
-    shape_of = np.full(kinds, -1, dtype=np.int64)
-    shape_of[kind] = shape
-    rows = np.flatnonzero((shape_of >= 0) & (count > 0))
-    out[rows] = calls[shape_of[rows]] * time[rows] / np.maximum(whole[shape_of[rows]], 1) / count[rows]
-    return out
+    calls = host_calls(timeline)
+    dispatch = union([idle.queued, intersection(idle.late, calls)])
+    sets = {
+        WaitCause.SYNC: idle.host_sync,
+        WaitCause.INPUT: idle.input_wait,
+        WaitCause.PYTHON: difference(idle.late, calls),
+        WaitCause.UNEXPLAINED: idle.unexplained,
+    }
+    if unreliable:
+        sets = {**dict.fromkeys(sets, EMPTY), WaitCause.UNEXPLAINED: union([dispatch, *sets.values()])}
+        dispatch = EMPTY
+    if steps.count:
+        covered = union([busy, dispatch, *sets.values()])
+        rest = difference(merge(steps.start_ns, steps.end_ns), covered)
+        sets[WaitCause.UNEXPLAINED] = union([sets[WaitCause.UNEXPLAINED], rest])
+    return list(sets.items()), dispatch
 
 
-def _computing(name: str, category: str, operators: Operators, shape: int, share: float) -> Operator:
-    if shape < 0:
-        return _operator(name, category, "", NO_DEMAND, "")
-    call, cost = operators.kinds[shape]
-    from mansard.trace.torch_tree import shapes_text
-
-    demand = cost.demand if isinstance(cost.demand, Unknown) else cost.demand.scaled(share)
-    how = cost.formula if share == 1.0 else f"{share:.3g} of {call.name}, by its part of the time: {cost.formula}"
-    full = cost.full_square_flop * share if cost.full_square_flop is not None else None
-    return replace(_operator(name, category, shapes_text(call), demand, how), source=call.name, full_square_flop=full)
-
-
-def _collective(name: str, call: CollectiveCall, links: Links) -> Operator:
-    link = links.of_group(call.ranks, call.group_size)
-    sent = call.message_bytes * bus_factor(call.operation, call.group_size)
-    demand: Demand | Unknown
-    if isinstance(sent, Unknown):
-        demand = sent
-    elif isinstance(link, Unknown):
-        demand = link
-    else:
-        demand = Demand(link_bytes={link: sent})
-    ranks = "" if isinstance(call.group_size, Unknown) else f"{call.group_size} ranks"
-    how = f"{call.operation}: S x bus factor, as NCCL defines them; {ranks}"
-    size = "" if isinstance(call.message_bytes, Unknown) else f"{call.message_bytes:.0f} B, {ranks}"
-    return replace(_operator(name, "collective", size, demand, how), source=call.operation)
-
-
-def _operator(name: str, category: str, shapes: str, demand: Demand | Unknown, how: str) -> Operator:
-    plain = name if category in ("copy", "fill", "graph") else short_name(name)
+def _operator(name: str, category: str, part: int, shapes: str, demand: Demand | Unknown, how: str) -> Operator:
     return Operator(
-        name=plain, category=category, part=Part.OTHER, shapes=shapes, demand=demand, scope="device", formula=how
-    )  # fmt: skip
+        name=name, category=category, part=PARTS[part], shapes=shapes, demand=demand, scope="device", formula=how
+    )
 
 
-def _copies(rows: _Rows, timeline: Timeline, device: int, links: Links) -> None:
+def _copies(rows: _Rows, timeline: Timeline, device: int, links: Links, part: npt.NDArray[np.int8]) -> None:
     table = timeline.of(Kind.COPY)
     mine = np.flatnonzero((table.device == device) & (table.end_ns > table.start_ns))
     if not mine.size:
         return
-    pairs = np.stack([table.copy_kind[mine].astype(np.int64), table.nbytes[mine].astype(np.int64)], axis=1)
-    keys, inverse = np.unique(pairs, axis=0, return_inverse=True)
+    columns = (table.copy_kind[mine].astype(np.int64), table.nbytes[mine].astype(np.int64), part[mine].astype(np.int64))
+    keys, inverse = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
     kinds = []
-    for kind, size in keys.tolist():
+    for kind, size, of in keys.tolist():
         way = CopyKind(kind) if kind in CopyKind._value2member_map_ else CopyKind.UNKNOWN
         words = way.name.lower().replace("_", " ")
-        kinds.append(
-            _operator(f"copy {words}", "copy", f"{size} B" if size >= 0 else "", _copy_demand(way, size, links), words)
-        )
+        demand = _copy_demand(way, size, links)
+        kinds.append(_operator(f"copy {words}", "copy", of, f"{size} B" if size >= 0 else "", demand, words))
     rows.add(table, mine, inverse.reshape(-1), kinds)
 
 
@@ -318,17 +194,17 @@ def _copy_demand(way: CopyKind, size: int, links: Links) -> Demand | Unknown:
     return Unknown(f"what a copy {way.name.lower()} goes over is not known")
 
 
-def _fills(rows: _Rows, timeline: Timeline, device: int) -> None:
+def _fills(rows: _Rows, timeline: Timeline, device: int, part: npt.NDArray[np.int8]) -> None:
     table = timeline.of(Kind.MEMSET)
     mine = np.flatnonzero((table.device == device) & (table.end_ns > table.start_ns))
     if not mine.size:
         return
-    sizes, inverse = np.unique(table.nbytes[mine], return_inverse=True)
-    kinds = [
-        _operator("fill", "fill", f"{size} B" if size >= 0 else "",
-                  Demand(write_bytes=float(size)) if size >= 0 else Unknown("the size of this fill is not recorded"), "written once")
-        for size in sizes.tolist()
-    ]  # fmt: skip
+    columns = np.stack([table.nbytes[mine].astype(np.int64), part[mine].astype(np.int64)], axis=1)
+    keys, inverse = np.unique(columns, axis=0, return_inverse=True)
+    kinds = []
+    for size, of in keys.tolist():
+        demand = Demand(write_bytes=float(size)) if size >= 0 else Unknown("the size of this fill is not recorded")
+        kinds.append(_operator("fill", "fill", of, f"{size} B" if size >= 0 else "", demand, "written once"))
     rows.add(table, mine, inverse.reshape(-1), kinds)
 
 
@@ -338,4 +214,5 @@ def _graphs(rows: _Rows, timeline: Timeline, device: int) -> None:
     if not mine.size:
         return
     opaque = Unknown("the kernels of this graph were not recorded", ("a profile with --cuda-graph-trace=node",))
-    rows.add(table, mine, np.zeros(mine.size, dtype=np.int64), [_operator("graph", "graph", "", opaque, "")])
+    kind = _operator("graph", "graph", PARTS.index(Part.OTHER), "", opaque, "")
+    rows.add(table, mine, np.zeros(mine.size, dtype=np.int64), [kind])

@@ -8,6 +8,53 @@ from typing import Any
 
 from mansard.core import Bound, Ceiling, Grade, Implausible, Unknown
 
+#: An area is a bound of a piece of time if it has at least this share of it; several areas may be.
+A_BOUND_SHARE = 0.10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AreaShare:
+    """What one area has of a step: the areas are checked one by one, and several may be bounds of it.
+
+    Args:
+        area: compute, memory, network, host, latency or unattributed.
+        time_s: Time of the step that this area limits [s].
+        time_share: The same over the step.
+        is_bound: Whether it is a bound of the step: its share is at least `A_BOUND_SHARE`, and it has a cause.
+        share_of_ceiling: Least over observed time of its operations, against the preferred ceiling.
+        shares_by_kind: The same against measured, derived and declared ceilings, where they are on record.
+        headroom_s: What it could save at most [s per step].
+        limiting_ceiling: Label of the ceiling that limits most of it, empty where there is none.
+        link: For the network: the link, or why it is not known.
+    """
+
+    area: str
+    time_s: float
+    time_share: float
+    is_bound: bool
+    share_of_ceiling: float | Unknown | Implausible
+    headroom_s: float | Unknown
+    limiting_ceiling: str = ""
+    shares_by_kind: Mapping[str, float] = field(default_factory=dict)
+    link: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One of the separate checks of an operation: how near it came to the ceiling of one area.
+
+    Args:
+        area: compute, memory, network, host or latency.
+        share_of_ceiling: Time that this area needs at least over observed time; `Unknown` where it cannot be checked.
+        is_bound: Whether this area limits it: the share is high enough to say so.
+        ceiling: Label of the ceiling.
+    """
+
+    area: str
+    share_of_ceiling: float | Unknown | Implausible
+    is_bound: bool
+    ceiling: str = ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
@@ -23,7 +70,11 @@ class Verdict:
         time_share: Share of the step that has this bound.
         grade: Evidence grade.
         sentence: The verdict in one sentence.
-        evidence, counter_evidence, will_not_help: Short sentences.
+        evidence, counter_evidence, will_not_help: Short sentences; evidence ends in its grade.
+        time_s: Time of a step that has this bound [s].
+        shares_by_kind: share_of_ceiling against measured, derived and declared ceilings, where they are on record.
+        areas: Every area by itself, the largest first.
+        needs: What to supply where the verdict is undetermined.
     """
 
     bound: Bound
@@ -38,6 +89,10 @@ class Verdict:
     evidence: tuple[str, ...] = ()
     counter_evidence: tuple[str, ...] = ()
     will_not_help: tuple[str, ...] = ()
+    time_s: float = 0.0
+    shares_by_kind: Mapping[str, float] = field(default_factory=dict)
+    areas: tuple[AreaShare, ...] = ()
+    needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +120,26 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartTime:
-    """Time of one part of the step: forward, backward, optimizer, input, other [s per step]."""
+    """Time of one part of the step: forward, backward, optimizer, input, other [s per step].
+
+    Args:
+        kind: Which part.
+        time_s: Its time [s per step].
+        bound: The area with most of it.
+        areas: Seconds of it by area; they add up to `time_s`.
+    """
 
     kind: str
     time_s: float
     bound: Bound
+    areas: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def bounds(self) -> tuple[str, ...]:
+        """Every area that is a bound of this part, the largest first."""
+        least = A_BOUND_SHARE * self.time_s
+        kept = [a for a, t in self.areas.items() if a != "unattributed" and t >= least > 0]
+        return tuple(sorted(kept, key=lambda a: -self.areas[a]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +164,8 @@ class OperatorRow:
         formula: How FLOP and bytes were counted.
         full_square_flop: FLOP per step if a causal attention were counted in full.
         recompute: Executed again to save memory: its FLOP are hardware FLOP and no model FLOP.
+        checks: The separate checks of each area.
+        shares_by_kind: share_of_ceiling against measured, derived and declared ceilings, where they are on record.
     """
 
     name: str
@@ -118,6 +190,8 @@ class OperatorRow:
     formula: str
     full_square_flop: float | None = None
     recompute: bool = False
+    checks: tuple[Check, ...] = ()
+    shares_by_kind: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def label(self) -> str:

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mansard.core import BOUND_SHARE, Area, Bound, Grade, Unknown, is_known, share_of, worst_grade
 from mansard.core.units import format_bytes_per_s, format_flop_per_s, format_ratio, format_s
+from mansard.diagnose.areas import areas_of, link_of, needs_of, share_and_least, shares_by_category
 from mansard.diagnose.judge_operators import JudgedOperator
 from mansard.diagnose.records import Verdict
 from mansard.diagnose.rules import Case
 
 _WILL_NOT_HELP = {
-    Bound.COMPUTE: ("faster memory or fewer bytes", "a faster input pipeline"),
-    Bound.MEMORY: ("more FLOP/s or tensor units", "a faster matrix library"),
-    Bound.NETWORK: ("another kernel", "faster memory"),
-    Bound.HOST: ("a faster device", "a better kernel"),
+    Bound.COMPUTE: ("tuning memory access or fewer bytes", "faster memory", "a faster input pipeline"),
+    Bound.MEMORY: ("more FLOP/s or tensor units", "a faster matrix library", "more devices with the same work on each"),
+    Bound.NETWORK: ("another kernel for the computation", "faster memory", "more FLOP/s"),
+    Bound.HOST: ("a faster device", "a better kernel", "more devices"),
     Bound.LATENCY: ("more FLOP/s", "more memory bandwidth"),
     Bound.UNDETERMINED: (),
 }
 #: Another kind within this of the largest share is named as counter-evidence.
 CLOSE = 0.10
+_CAUSES = {"input": "waiting for input data", "python": "Python between operations", "sync": "waiting in synchronisation",
+           "compile": "compiling", "copy": "copies between host and device"}  # fmt: skip
 
 
 def main_verdict(case: Case) -> Verdict:
@@ -30,12 +34,18 @@ def main_verdict(case: Case) -> Verdict:
     rows = sorted(case.of_bound(bound), key=lambda j: -j.total_s)
     account = case.account
     if bound is Bound.UNDETERMINED and account.unrecorded_s > 0.5 * account.by_kind["unattributed"]:
-        return _unrecorded(case, shares[top])
-    if bound in (Bound.HOST, Bound.LATENCY):
+        verdict = _unrecorded(case, shares[top])
+    elif bound in (Bound.HOST, Bound.LATENCY):
         verdict = _between_operations(case, bound, rows, shares[top])
+    elif bound is Bound.NETWORK:
+        verdict = _communication(case, rows, shares[top])
     else:
         verdict = _in_operations(case, bound, rows, shares[top])
-    return verdict
+    areas = areas_of(case)
+    mine = next((a for a in areas if a.area == top), None)
+    return replace(
+        verdict, time_s=account.by_kind[top], areas=areas, shares_by_kind=mine.shares_by_kind if mine else {}
+    )
 
 
 def _counter(case: Case, bound: Bound) -> tuple[str, ...]:
@@ -62,18 +72,14 @@ def _unrecorded(case: Case, share_of_step: float) -> Verdict:
 
 def _in_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator], share_of_step: float) -> Verdict:
     counter = _counter(case, bound)
-    if not rows or rows[0].judgement.limiting is None:
-        unknown = Unknown(
-            "the largest part of the step is in operations without a verdict", ("see the operator table",)
-        )
-        biggest = ", ".join(dict.fromkeys(r.operator.name for r in rows[:3]))
-        return Verdict(
-            bound=Bound.UNDETERMINED, limiting_ceiling="", level=None, link=None, share_of_ceiling=unknown,
-            headroom_s=unknown, time_share=share_of_step, grade=Grade.ASSUMED, counter_evidence=counter,
-            sentence=f"Undetermined: {format_ratio(share_of_step)} of a step is in operations without a verdict"
-            + (f" ({biggest})." if biggest else "."),
-        )  # fmt: skip
+    judged = [r for r in rows if r.judgement.limiting is not None]
+    if not judged or (
+        bound is Bound.UNDETERMINED and sum(j.total_s for j in judged) < 0.5 * sum(r.total_s for r in rows)
+    ):
+        return _nothing_known(case, rows, share_of_step)
+    rows = judged
     limiting = rows[0].judgement.limiting
+    assert limiting is not None
     ceiling = limiting.ceiling
     least = sum(r.least.time_s * r.calls for r in rows if isinstance(r.least.time_s, float))
     observed = sum(r.total_s for r in rows)
@@ -96,8 +102,8 @@ def _in_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator], sha
         sentence = f"{bound.value.capitalize()}-bound: {format_ratio(share_of_step)} of a step is limited by {label}, and runs {reached}."
     names = ", ".join(dict.fromkeys(r.operator.name for r in rows[:3]))
     evidence = (
-        f"{format_ratio(share_of_step)} of the step is in {len(rows)} kinds of operation with this bound, first {names}",
-        f"{rows[0].operator.name}: {rows[0].judgement.reason}",
+        f"{format_ratio(share_of_step)} of the step is in {len(rows)} kinds of operation with this bound, first {names} [measured]",
+        f"{rows[0].operator.name}: {rows[0].judgement.reason} [{rows[0].judgement.grade.value}]",
     )
     return Verdict(
         bound=bound,
@@ -115,6 +121,71 @@ def _in_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator], sha
     )
 
 
+def _nothing_known(case: Case, rows: Sequence[JudgedOperator], share_of_step: float) -> Verdict:
+    """Return the verdict where most of the step is time whose limit nothing tells; what names suggest is called a heuristic."""
+    total = sum(r.total_s for r in rows)
+    idle = case.account.by_kind["unattributed"] - total / case.windows.count
+    needs = needs_of(case)
+    counter = _counter(case, Bound.UNDETERMINED)
+    if idle > total / case.windows.count:
+        reason = "nothing runs, and nothing recorded tells why"
+        needs = ("a profile with runtime calls and operators of the host", *needs)
+    else:
+        first = max(rows, key=lambda r: r.total_s)
+        reason = first.least.time_s.reason if isinstance(first.least.time_s, Unknown) else first.judgement.reason
+        kinds = [f"{k} {format_ratio(v)}" for k, v in shares_by_category(rows).items() if v >= 0.05]
+        counter = (*counter, f"heuristic, by kernel names alone: {', '.join(kinds[:5])} [assumed]")
+    unknown = Unknown(reason, needs)
+    names = ", ".join(dict.fromkeys(r.operator.name for r in rows[:3]))
+    where = f"is in operations whose limit is not known ({names})" if idle <= total / case.windows.count else "is idle"
+    supply = f" Supply {needs[0]}." if needs else ""
+    return Verdict(
+        bound=Bound.UNDETERMINED, limiting_ceiling="", level=None, link=None, share_of_ceiling=unknown, headroom_s=unknown,
+        time_share=share_of_step, grade=Grade.ASSUMED, counter_evidence=counter, needs=needs,
+        sentence=f"Undetermined: {format_ratio(share_of_step)} of a step {where}: {reason}.{supply}",
+    )  # fmt: skip
+
+
+def _communication(case: Case, rows: Sequence[JudgedOperator], share_of_step: float) -> Verdict:
+    """Return the verdict where communication that no computation hides has most of the step.
+
+    Its seconds are measured whatever is known of its bytes; hiding all of it would save all of them.
+    """
+    seconds = case.account.by_kind["network"]
+    share, _ = share_and_least(rows)
+    link = link_of(rows)
+    known = not link.startswith("not known")
+    limiting = next((r.judgement.limiting for r in rows if r.judgement.limiting is not None), None)
+    over = f" over {link}" if known else ""
+    if is_known(share) and limiting is not None:
+        rate = format_bytes_per_s(limiting.ceiling.value)
+        reached = f"; it reaches {share:.2f} of that link ({rate}, {limiting.ceiling.kind.value})"
+    else:
+        why = share.reason if isinstance(share, Unknown) else "it is faster than the link allows, which cannot be"
+        reached = f"; its share of the link is not known: {why}"
+    names = ", ".join(dict.fromkeys(r.operator.name for r in rows[:3]))
+    evidence = [
+        f"{format_s(seconds)} of a step run {names} and nothing else [measured]",
+        f"link: {link} [{'declared' if known else 'assumed'}]",
+    ]
+    if limiting is not None:
+        evidence.append(f"{rows[0].operator.name}: {rows[0].judgement.reason} [{rows[0].judgement.grade.value}]")
+    return Verdict(
+        bound=Bound.NETWORK,
+        limiting_ceiling=limiting.ceiling.resource.label if limiting is not None else "",
+        level=None,
+        link=link if known else None,
+        share_of_ceiling=share,
+        headroom_s=seconds,
+        time_share=share_of_step,
+        grade=Grade.MEASURED,
+        sentence=f"Network-bound: {format_ratio(share_of_step)} of a step is communication{over} that nothing hides{reached}.",
+        evidence=tuple(evidence),
+        counter_evidence=(*_counter(case, Bound.NETWORK), "communication kernels also wait for the slowest rank"),
+        will_not_help=_WILL_NOT_HELP[Bound.NETWORK],
+    )
+
+
 def _between_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator], share_of_step: float) -> Verdict:
     seconds = case.account.by_kind[bound.value]
     least = sum(j.least.terms[0].time_s * j.calls for j in case.judged if j.least.terms) / case.windows.count
@@ -129,16 +200,19 @@ def _between_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator]
         else:
             each = f" ({format_s(cost.value)} each, {cost.kind.value})" if not isinstance(cost, Unknown) else ""
         sentence = f"Latency-bound: {format_ratio(share_of_step)} of a step is the cost of starting operations{each}."
-        evidence = [f"{calls:.0f} operations a step are dominated by the cost of calling them"]
+        evidence = [f"{calls:.0f} operations a step are dominated by the cost of calling them [modelled]"]
         if rows:
-            evidence.append(f"{rows[0].operator.name}: {rows[0].judgement.reason}")
+            evidence.append(f"{rows[0].operator.name}: {rows[0].judgement.reason} [{rows[0].judgement.grade.value}]")
     else:
-        causes = sorted(((t, c) for c, t in case.account.host.items() if t > 0), reverse=True)
-        words = {"input": "waiting for input data", "python": "Python between operations", "sync": "waiting in synchronisation",
-                 "compile": "compiling"}  # fmt: skip
-        label = words[causes[0][1]] if causes else "host"
-        sentence = f"Host-bound: for {format_ratio(share_of_step)} of a step nothing runs; mostly {label}."
-        evidence = [f"{words[c]}: {format_s(t)} a step" for t, c in causes]
+        times = dict(case.account.host)
+        times["copy"] = max(0.0, seconds - sum(times.values()))
+        causes = sorted(((t, c) for c, t in times.items() if t > 1e-9 * seconds), reverse=True)
+        label = _CAUSES[causes[0][1]] if causes else "host"
+        doing = f"for {format_ratio(share_of_step)} of a step nothing runs; mostly {label}"
+        if causes and causes[0][1] == "copy":
+            doing = f"{format_ratio(share_of_step)} of a step is {label} that nothing hides"
+        sentence = f"Host-bound: {doing}."
+        evidence = [f"{_CAUSES[c]}: {format_s(t)} a step [measured]" for t, c in causes]
     return Verdict(
         bound=bound,
         limiting_ceiling=label,

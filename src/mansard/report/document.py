@@ -8,7 +8,17 @@ from typing import Any, cast
 from mansard.core import Bound, Grade, Implausible, InputError, Unknown
 from mansard.core.ceilings import ceiling_from_json
 from mansard.core.document import header, to_jsonable
-from mansard.diagnose.records import Advice, Diagnosis, Note, OperatorRow, PartTime, StepTime, Verdict
+from mansard.diagnose.records import (
+    Advice,
+    AreaShare,
+    Check,
+    Diagnosis,
+    Note,
+    OperatorRow,
+    PartTime,
+    StepTime,
+    Verdict,
+)
 
 SCHEMAS = ("run/1", "diagnose/1")
 _NOT_RECORDED: Mapping[str, Any] = {"unknown": "not recorded", "needs": ["mansard run"]}
@@ -85,7 +95,11 @@ def _diagnosis(d: Mapping[str, Any]) -> Diagnosis:
         step=_step(d["step"]),
         time_shares={_text(kind): _number(share) for kind, share in d["time_shares"].items()},
         parts=tuple(
-            PartTime(kind=_text(p["kind"]), time_s=_number(p["time_s"]), bound=Bound(p["bound"])) for p in d["parts"]
+            PartTime(
+                kind=_text(p["kind"]), time_s=_number(p["time_s"]), bound=Bound(p["bound"]),
+                areas=_numbers(p.get("areas", {})),
+            )
+            for p in d["parts"]
         ),
         operators=tuple(_operator(o) for o in d["operators"]),
         flop_per_step=_maybe(d["flop_per_step"]),
@@ -120,7 +134,36 @@ def _verdict(v: Mapping[str, Any]) -> Verdict:
         evidence=_texts(v["evidence"]),
         counter_evidence=_texts(v["counter_evidence"]),
         will_not_help=_texts(v["will_not_help"]),
+        time_s=_number(v.get("time_s", 0.0)),
+        shares_by_kind=_numbers(v.get("shares_by_kind", {})),
+        areas=tuple(_area(a) for a in v.get("areas", ())),
+        needs=_texts(v.get("needs", ())),
     )
+
+
+def _area(a: Mapping[str, Any]) -> AreaShare:
+    return AreaShare(
+        area=_text(a["area"]),
+        time_s=_number(a["time_s"]),
+        time_share=_number(a["time_share"]),
+        is_bound=_flag(a["is_bound"]),
+        share_of_ceiling=_share(a["share_of_ceiling"]),
+        headroom_s=_maybe(a["headroom_s"]),
+        limiting_ceiling=_text(a["limiting_ceiling"]),
+        shares_by_kind=_numbers(a["shares_by_kind"]),
+        link=_text(a["link"]),
+    )
+
+
+def _check(c: Mapping[str, Any]) -> Check:
+    return Check(
+        area=_text(c["area"]), share_of_ceiling=_share(c["share_of_ceiling"]), is_bound=_flag(c["is_bound"]),
+        ceiling=_text(c["ceiling"]),
+    )  # fmt: skip
+
+
+def _numbers(value: Any) -> dict[str, float]:
+    return {_text(k): _number(v) for k, v in value.items()}
 
 
 def _step(s: Mapping[str, Any]) -> StepTime:
@@ -160,6 +203,8 @@ def _operator(o: Mapping[str, Any]) -> OperatorRow:
         formula=_text(o["formula"]),
         full_square_flop=_optional_number(o["full_square_flop"]),
         recompute=_flag(o.get("recompute", False)),
+        checks=tuple(_check(c) for c in o.get("checks", ())),
+        shares_by_kind=_numbers(o.get("shares_by_kind", {})),
     )
 
 

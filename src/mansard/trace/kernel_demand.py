@@ -74,12 +74,16 @@ class KernelDemand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandSources:
-    """Where the demand columns of a profile come from; see `KernelDemand`."""
+    """Where the demand columns of a profile come from; see `KernelDemand`.
+
+    `each` names FLOP and bytes of every source in the order of the column `demand_source`, -1 in which means several.
+    """
 
     reasons: tuple[str, ...]
     dtypes: tuple[str, ...]
     flop: tuple[tuple[str, Grade], ...]
     bytes: tuple[tuple[str, Grade], ...]
+    each: tuple[tuple[str, str, Grade], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,24 +211,28 @@ def with_demand(timeline: Timeline, found: Sequence[KernelDemand]) -> Timeline:
     dtypes: dict[str, int] = {}
     reason = np.full(len(table), NONE, dtype=np.int32)
     dtype = np.full(len(table), NONE, dtype=np.int32)
-    for one in found:
+    source = np.full(len(table), NONE, dtype=np.int8)
+    for number, one in enumerate(found):
         new = np.isnan(columns["flop_per_ns"]) & ~np.isnan(one.flop)
+        source[new] = number
         columns["flop_per_ns"][new] = one.flop[new] / length[new]
         columns["other_flop_per_ns"][new] = one.other_flop[new] / length[new]
         names = np.array([dtypes.setdefault(d, len(dtypes)) for d in one.dtypes] + [NONE], dtype=np.int32)
         dtype[new] = names[one.dtype[new]]
         new = np.isnan(columns["bytes_per_ns"]) & ~np.isnan(one.bytes)
+        source[new & (source != number)] = NONE  # FLOP of one source, bytes of another
         columns["bytes_per_ns"][new] = one.bytes[new] / length[new]
         codes = np.array([reasons.setdefault(r, len(reasons)) for r in one.reasons] + [NONE], dtype=np.int32)
         said = one.reason >= 0
         reason[said] = codes[one.reason[said]]
     complete = ~(np.isnan(columns["flop_per_ns"]) | np.isnan(columns["bytes_per_ns"]))
     reason[complete] = NONE
-    extras = {**table.extras, **columns, "demand_reason": reason, "demand_dtype": dtype}
+    extras = {**table.extras, **columns, "demand_reason": reason, "demand_dtype": dtype, "demand_source": source}
     sources = DemandSources(
         reasons=tuple(reasons), dtypes=tuple(dtypes),
         flop=tuple((d.flop_source, d.flop_grade) for d in found if not np.isnan(d.flop).all()),
         bytes=tuple((d.bytes_source, d.bytes_grade) for d in found if not np.isnan(d.bytes).all()),
+        each=tuple((d.flop_source, d.bytes_source, max(d.flop_grade, d.bytes_grade, key=list(Grade).index)) for d in found),
     )  # fmt: skip
     tables = {**timeline.tables, Kind.KERNEL: replace(table, extras=extras)}
     return replace(timeline, tables=tables, extras={**timeline.extras, "demand": sources})

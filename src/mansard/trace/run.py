@@ -57,6 +57,7 @@ class Operator:
         formula: How the demand was counted, for the receipt.
         full_square_flop: FLOP per call if a causal attention were counted in full; None where that does not apply.
         recompute: Executed again to save memory (activation checkpointing): hardware FLOP and no model FLOP.
+        link: The link that a communication goes over, or why that is not known; None where it is no communication.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Operator:
     formula: str = ""
     full_square_flop: float | None = None
     recompute: bool = False
+    link: str | Unknown | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

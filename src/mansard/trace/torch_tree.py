@@ -38,6 +38,22 @@ _FIRST_GRADIENT = "aten::ones_like"
 _LONGEST_BETWEEN_NODES_NS = 20_000
 
 
+_INPUT_RANGE = ("enumerate(DataLoader)#", "enumerate(DataPipe)#")
+
+
+def part_of_name(name: str) -> Part | None:
+    """Return the part of a step that a recorded event names, for itself and everything it calls; None where it does not.
+
+    >>> part_of_name("autograd::engine::evaluate_function: MmBackward0"), part_of_name("aten::mm")
+    (<Part.BACKWARD: 'backward'>, None)
+    """
+    if _OPTIMIZER.match(name):
+        return Part.OPTIMIZER
+    if name.startswith(_INPUT_RANGE):
+        return Part.INPUT
+    return Part.BACKWARD if name == RECOMPUTE or _AUTOGRAD.match(name) else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
     """What one kind of event (name and recorded inputs) is."""
@@ -166,7 +182,7 @@ def _kind(name: str, category: str, call: AtenCall) -> Kind:
         return Kind(role=COMPILE, name=name, cost=None, part=None)
     if _OPTIMIZER.match(name):
         return Kind(role=DISPATCH, name=name, cost=None, part=Part.OPTIMIZER)
-    if name.startswith(("enumerate(DataLoader)#", "enumerate(DataPipe)#")):
+    if name.startswith(_INPUT_RANGE):
         return Kind(role=INPUT, name=name, cost=None, part=Part.INPUT)
     if _COMPILED_REGION.match(name):
         return Kind(role=REST_UNKNOWN, name=name, cost=None, part=None)
