@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -75,10 +76,12 @@ def kernel_table(
         return []
     rules = rules or shipped_rules()
     launches = launches or join_launches(timeline)
-    groups = _grouped(table, len(timeline.names))
+    with ThreadPoolExecutor(1) as pool:  # array arithmetic leaves the interpreter free
+        grouping = pool.submit(_grouped, table, len(timeline.names))
+        origin = _origins(timeline, launches, len(table), ranges) if operators else {}
+        groups = grouping.result()
     linked = launches.call[: len(table)] >= 0  # kernels come first in `launches.work`
     linked_counts = np.bincount(table.name if linked.all() else table.name[linked], minlength=len(timeline.names))
-    origin = _origins(timeline, launches, len(table), ranges) if operators else {}
     rows = []
     for index, group in groups.items():
         name = timeline.names[index]
