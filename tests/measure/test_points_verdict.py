@@ -206,3 +206,20 @@ def test_both_bandwidths_of_a_transfer_stand_with_their_size():
     alone = metrics_of(point(0.1, work=dataclasses.replace(work, transfer=one)), judged(point(0.1, work=work)))
     assert isinstance(alone["busbw_bytes_per_s"], Unknown)
     assert "busbw_gb_s" not in alone
+
+
+def test_a_working_set_just_beyond_a_cache_may_be_faster_than_memory():
+    # 2 x 10^6 bytes, twice the cache of 10^6: at 10^10 B/s they must take 0.2 ms, and take 0.1 ms; the cache has 5 x 10^10
+    l3 = Ceiling(
+        resource=Resource(area=Area.MEMORY, level="l3", mix="triad"), value=5e10, unit="B/s", kind=Kind.MEASURED,
+        scope="node",
+    )  # fmt: skip
+    ceilings = machine().merged([l3])
+    near = Work(demand=Demand(read_bytes=1e6, write_bytes=1e6), headline="bytes")
+    found = judged(point(1e-4, work=near, ceilings=ceilings))
+    assert found.verdict is PointVerdict.NORMAL
+    assert [f.code for f in found.findings] == ["partly_cached"]
+    # five times the cache is memory, and what is beyond the cache's own rate is beyond everything
+    far = Work(demand=Demand(read_bytes=2.5e6, write_bytes=2.5e6), headline="bytes")
+    assert judged(point(2.5e-4, work=far, ceilings=ceilings)).verdict is PointVerdict.IMPLAUSIBLE
+    assert judged(point(1e-5, work=near, ceilings=ceilings)).verdict is PointVerdict.IMPLAUSIBLE

@@ -20,6 +20,7 @@ QUIET_RATIO = 0.08  # foreign load up to which the clock is believed
 CLOCK_SLACK = 0.95
 CORES_SLACK = 0.75
 FLOOR_SHARE = 0.2
+CACHES_BELOW = 4.0  # a working set of at least this many caches is hardly found in them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +133,12 @@ def _beaten(found: Judged, e: Evidence, share: Implausible) -> Judged:
     """Return the verdict on a point above its ceiling: a measured ceiling beaten by a little is too low."""
     assert found.ceiling is not None
     name = f"{found.ceiling.resource.label} ceiling ({found.ceiling.kind.value})"
+    cached = _partly_cached(found.ceiling, e, share.value)
+    if cached:
+        text = f"{share.value:.2f} of the {name}: {cached}"
+        verdict = PointVerdict.NOISY if half_ratio(e) > NOISY_RATIO else PointVerdict.NORMAL
+        finding = Finding(code="partly_cached", text=text)
+        return dataclasses.replace(found, verdict=verdict, reason=text, share=share.value, findings=(finding,))
     if found.ceiling.kind is Kind.MEASURED and share.value <= LOW_CEILING:
         text = f"{share.value:.2f} of the {name}: the ceiling is too low, measure it again"
         finding = Finding(code="ceiling_too_low", text=text)
@@ -140,6 +147,21 @@ def _beaten(found: Judged, e: Evidence, share: Implausible) -> Judged:
     text = f"{share.value:.3g} times what the {name} allows; suspects: {'; '.join(share.suspects[:3])}"
     finding = Finding(code="above_ceiling", text=text, fatal=True)
     return dataclasses.replace(found, verdict=PointVerdict.IMPLAUSIBLE, reason=text, findings=(finding,))
+
+
+def _partly_cached(ceiling: Ceiling, e: Evidence, share: float) -> str:
+    """Return that a rate above a memory level is one of the cache before it, where the working set is hardly larger."""
+    levels = e.memory_levels
+    names = [v.level for v in levels]
+    level = ceiling.resource.level
+    if level not in names[1:] or e.ceilings is None:
+        return ""
+    cache = levels[names.index(level) - 1]
+    nearer = e.ceilings.bandwidth(cache.level, scope=e.scope)
+    hot = float(e.work.demand.working_set) < CACHES_BELOW * cache.capacity(e.scope)
+    if not hot or isinstance(nearer, Unknown) or share * ceiling.value > LOW_CEILING * nearer.value:
+        return ""
+    return f"its working set is less than four times {cache.level.upper()}, part of it is found there"
 
 
 def _graded(found: Judged, e: Evidence, findings: Sequence[Finding], share: float | Unknown) -> Judged:
