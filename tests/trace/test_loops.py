@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from mansard.trace.recorders.bytecode import loops_of
-from mansard.trace.recorders.loops import LoopFinder
+from mansard.trace.recorders.loops import LoopFinder, LoopSeries, _patience_s
 from mansard.trace.recorders.progress import progress_of
 from mansard.trace.recorders.stepcount import closing, steps_between
 
@@ -182,6 +182,27 @@ def busy(seconds):
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         pass
+
+
+def test_a_slow_outer_loop_is_given_the_time_for_its_rounds():
+    def outer(times_s):
+        code = follow.__code__
+        series = LoopSeries(code, loops_of(program_of_two_loops.__code__)[0], 0, 0)
+        series.times = [round(t * 1e9) for t in times_s]
+        return series
+
+    assert _patience_s(None) == 0.8
+    assert _patience_s(outer([])) == 0.8  # it has not come round at all: it may hold epochs
+    assert _patience_s(outer([0.5])) == 1.6
+    assert _patience_s(outer([0.0, 0.1])) == 0.8
+    assert _patience_s(outer([0.0, 0.3, 0.6])) == pytest.approx(6 * 0.3)  # five rounds, and one that was cut
+    assert _patience_s(outer([0.0, 5.0])) == 8.0
+
+
+def program_of_two_loops():
+    for _ in range(2):
+        for _ in range(3):
+            pass
 
 
 @pytest.mark.skipif(sys.gettrace() is not None, reason="another tracer is active")

@@ -24,6 +24,7 @@ _SAMPLE_S = 0.004
 _PERSIST_S = 0.2  # a frame on the stack this long may hold the step loop
 _MIN_ROUNDS = 5
 _PATIENCE_S = 0.8  # an inner loop waits this long for an outer one to show its rounds
+_LONGEST_PATIENCE_S = 8.0
 _MAX_TIMES = 20_000
 _BUDGET_S = 0.5  # what tracing may cost before it rests, while no loop is known
 _PATIENT = 3  # budgets before it rests where a loop has come round
@@ -367,7 +368,7 @@ class LoopFinder:
                     continue
                 series = self._series.get((id(holder), loop.start))
                 if series is None or series.count(self.segment) < _MIN_ROUNDS - 1:
-                    if waited < _PATIENCE_S:
+                    if waited < _patience_s(series):
                         return
                     continue
                 self.current = series
@@ -385,6 +386,16 @@ class LoopFinder:
 
     #: Set while steps are timed without any other way to count them.
     keep = False
+
+
+def _patience_s(outer: LoopSeries | None) -> float:
+    """Return how long an inner loop waits for one around it to show its rounds [s].
+
+    One that has come round already is given the time for the rest of its rounds, however slow they are while traced.
+    """
+    if outer is None or len(outer.times) < 2:
+        return _PATIENCE_S if outer is None or not outer.times else 2 * _PATIENCE_S
+    return min(max(_PATIENCE_S, (_MIN_ROUNDS + 1) * outer.period_s()), _LONGEST_PATIENCE_S)
 
 
 def _framework_roots() -> tuple[str, ...]:
