@@ -284,6 +284,7 @@ class Controller:
         self._open_window("profiled", where.name, at_mark)
 
     def _stop_window(self, *, complete: bool) -> None:
+        stopped = time.time_ns()
         for name in sorted(self._running):
             self._sessions[name].synchronize()
         window = self._close_window(complete)
@@ -298,6 +299,7 @@ class Controller:
         self._running = set()
         self._state = "waiting"
         self._write("running", None)
+        self._finder.stalls.append((stopped, time.time_ns()))
 
     def _begin_timing(self) -> None:
         for session in self._sessions.values():

@@ -133,6 +133,7 @@ class LoopFinder:
         self._not_before = 0.0
         self._yielded = False
         self._notes: list[dict[str, str]] = []
+        self.stalls: list[tuple[int, int]] = []  # when the program stood still for our own work [ns]
         self.current: LoopSeries | None = None
         self.blind = False  # the chosen loop is known, and tracing it all the time would cost too much
         self.segment = 0  # rises with each gap in tracing
@@ -362,6 +363,7 @@ class LoopFinder:
         # Waiting counts while tracing alone: only then could an outer loop have shown its rounds.
         first = inner.times[0]
         waited = sum(max(0, (end or now) - max(start, first)) for start, end in self._spans) / 1e9
+        waited -= sum(max(0, min(end, now) - max(start, first)) for start, end in self.stalls) / 1e9
         for holder in sorted(self._tracer.frames(), key=lambda f: self._depths.get(id(f), 0)):
             for loop in loops_of(holder.f_code):
                 if not loop.holds(holder.f_lasti) or (holder.f_code, loop.start) in self._rejected:
