@@ -7,8 +7,8 @@ The corpus is made anew in a temporary folder, the same every time; its truth co
     python benchmarks/bottleneck_bench/run.py --json > out/bottleneck_bench.json
     python benchmarks/bottleneck_bench/run.py --live            # and the live programs, on an idle machine
 
-Exit code 1 where a target is missed: 95 % of the classes right, 95 % of the headrooms within 10 % of the truth, no memory
-verdict without bytes.
+Exit code 1 where a target is missed: 95 % of the classes right, 95 % of the headrooms within 10 % of the truth, no
+memory verdict without bytes.
 """
 
 from __future__ import annotations
@@ -79,14 +79,19 @@ def _ms(seconds: float | None) -> str:
 
 def print_table(scores: list[Score]) -> None:
     """Print one line a case, then the totals."""
-    print(f"{'case':42s} {'truth':13s} {'answer':13s} {'':3s} {'shares':>7s} {'true ms':>8s} {'found':>8s} {'error':>7s}  remarks")
+    print(
+        f"{'case':42s} {'truth':13s} {'answer':13s} {'':3s} {'shares':>7s} {'true ms':>8s} {'found':>8s} "
+        f"{'error':>7s}  remarks"
+    )
     for s in scores:
         share = "-" if s.share_error_points is None else f"{s.share_error_points:.1f}"
         error = ""
         if s.headroom_true_s and s.headroom_found_s is not None:
             error = f"{s.headroom_found_s / s.headroom_true_s - 1:+.0%}"
         remarks = ["forbidden"] * s.forbidden + [f"{s.false_memory} false memory"] * bool(s.false_memory)
-        remarks += ["headroom"] * (s.headroom_right is False) + [f"unsaid {p!r}" for p in s.unsaid] + [s.error] * bool(s.error)
+        remarks += (
+            ["headroom"] * (s.headroom_right is False) + [f"unsaid {p!r}" for p in s.unsaid] + [s.error] * bool(s.error)
+        )
         mark = "ok" if s.right else "--"
         print(
             f"{s.case:42s} {s.truth:13s} {s.answer[:13]:13s} {mark:3s} {share:>7s} {_ms(s.headroom_true_s):>8s} "
@@ -94,8 +99,10 @@ def print_table(scores: list[Score]) -> None:
         )
     t = totals(scores)
     print(
-        f"\nclass right      {t['class_right']} of {t['cases']} = {t['class_right_ratio']:.1%} (target {CLASS_TARGET:.0%})\n"
-        f"headroom in 10 % {t['headroom_right']} of {t['headroom_compared']} = {t['headroom_right_ratio']:.1%} (target {HEADROOM_TARGET:.0%})\n"
+        f"\nclass right      {t['class_right']} of {t['cases']} = {t['class_right_ratio']:.1%} "
+        f"(target {CLASS_TARGET:.0%})\n"
+        f"headroom in 10 % {t['headroom_right']} of {t['headroom_compared']} = {t['headroom_right_ratio']:.1%} "
+        f"(target {HEADROOM_TARGET:.0%})\n"
         f"shares in {SHARE_POINTS:.0f} pt   {t['shares_within_points']} of {t['shares_compared']}\n"
         f"false memory     {t['false_memory']} (target 0)\nforbidden class  {t['forbidden']}\n"
         f"something unsaid {t['unsaid']}\nerrors           {t['errors']}"

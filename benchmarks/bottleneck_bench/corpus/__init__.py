@@ -12,5 +12,11 @@ __all__ = ["Case", "all_cases"]
 def all_cases() -> list[Case]:
     """Return every case, in a fixed order."""
     return [
-        *compute_cases(), *memory_cases(), *network_cases(), *host_cases(), *latency_cases(), *mixed_cases(), *decoy_cases(),
-    ]  # fmt: skip
+        *compute_cases(),
+        *memory_cases(),
+        *network_cases(),
+        *host_cases(),
+        *latency_cases(),
+        *mixed_cases(),
+        *decoy_cases(),
+    ]

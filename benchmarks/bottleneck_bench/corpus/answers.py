@@ -27,7 +27,7 @@ class Score:
         case, truth, answer: Its name, its true class, the class that was given.
         right: Whether that is right.
         share_error_points: Largest difference of a time share; None where it is not compared or not given.
-        headroom_true_s, headroom_found_s: Headroom of the true class per step [s]; None where it is not compared or given.
+        headroom_true_s, headroom_found_s: Headroom of the true class per step [s]; None where not compared or given.
         headroom_right: Whether it is within 10 %; None where it is not compared.
         forbidden: A class was given that the case forbids.
         false_memory: Memory verdicts without bytes.
@@ -63,14 +63,21 @@ def write_case(case: Case, folder: Path) -> tuple[list[Path], dict[str, Any]]:
         files.append(path)
     truth = truth_of(programs[0], device=int(case.options.get("device") or 0), skip=case.skip)
     truth |= {"case": case.name, "class": case.truth, "accept": list(case.accept), "must_not": list(case.must_not)}
-    truth |= {"must_say": list(case.must_say), "note": case.note, "file_format": case.file_format, "options": case.options}
+    truth |= {
+        "must_say": list(case.must_say),
+        "note": case.note,
+        "file_format": case.file_format,
+        "options": case.options,
+    }
     truth["headroom_s"] = truth["headroom_by_area_s"][case.truth] if case.truth in AREAS and case.headroom else None
     truth["headroom_is"] = "time that counts for the class, less its demand over the declared ceiling, per step"
     m = programs[0].machine
     truth["ceilings"] = {
-        "bf16_flop_per_s": m.bf16_flop_per_s, "hbm_bytes_per_s": m.hbm_bytes_per_s, "nvlink_bytes_per_s": m.nvlink_bytes_per_s,
+        "bf16_flop_per_s": m.bf16_flop_per_s,
+        "hbm_bytes_per_s": m.hbm_bytes_per_s,
+        "nvlink_bytes_per_s": m.nvlink_bytes_per_s,
         "pcie_bytes_per_s": m.pcie_bytes_per_s,
-    }  # fmt: skip
+    }
     (folder / "truth.json").write_text(json.dumps(truth, indent=1), encoding="utf-8")
     return files, truth
 
@@ -81,7 +88,18 @@ def arguments(case: Case, files: list[Path]) -> list[str]:
     if case.verb == "ranks":
         return ["trace", "ranks", *map(str, files), "--json"]
     if case.verb == "mfu":
-        return ["trace", "mfu", str(files[0]), "--region", options["region"], "--flops", options["flops"], "--json"]
+        return [
+            "trace",
+            "mfu",
+            str(files[0]),
+            "--region",
+            options["region"],
+            "--flops",
+            options["flops"],
+            "--dtype",
+            "bf16",
+            "--json",
+        ]
     out = ["diagnose", str(files[0]), "--json"]
     for option in ("network_rate", "node_devices", "device"):
         if option in options:
@@ -140,7 +158,9 @@ def judge(case: Case, files: list[Path], truth: dict[str, Any]) -> tuple[Score, 
     text = json.dumps(document)
     if case.verb != "diagnose":
         answer = _verb_answer(case, document)
-        score = Score(case=case.name, truth=case.truth, answer=answer, right=answer == case.truth, error=error, files=names)
+        score = Score(
+            case=case.name, truth=case.truth, answer=answer, right=answer == case.truth, error=error, files=names
+        )
     else:
         score = _judge_verdict(case, truth, document)
         score.error, score.files = error, names
@@ -150,16 +170,14 @@ def judge(case: Case, files: list[Path], truth: dict[str, Any]) -> tuple[Score, 
 
 
 def _verb_answer(case: Case, document: dict[str, Any]) -> str:
+    """Return what another verb says: the straggler, or how many steps the FLOP leave out."""
     if case.verb == "ranks":
-        text = json.dumps(document.get("findings", [])) + json.dumps(document.get("stragglers", document.get("straggler", "")))
-        found = re.search(r"rank[s]? (\d+)", text)
-        return f"rank {found.group(1)}" if found else "none"
-    steps = document.get("steps_in_region")
+        return f"rank {document.get('straggler_rank', 'none')}"
+    said = json.dumps(document.get("findings", ""))
+    if document.get("steps_in_region") == 5 or re.search(r"\b5(\.0+)? (times|steps)|five", said):
+        return "five steps"
     ratio = document.get("mfu_ratio")
-    words = {5: "five steps"}
-    if isinstance(ratio, int | float) and not re.search(r"\b5\b|five", json.dumps(document.get("findings", ""))):
-        return f"mfu {ratio:.3f}, no word of steps"
-    return words.get(steps, f"{steps} steps") if isinstance(steps, int) else str(steps)[:60]
+    return f"mfu {ratio:.3f}" if isinstance(ratio, int | float) else "nothing"
 
 
 def _judge_verdict(case: Case, truth: dict[str, Any], document: dict[str, Any]) -> Score:

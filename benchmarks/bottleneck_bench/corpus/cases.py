@@ -120,8 +120,10 @@ def _interleaved(recipe: Recipe) -> list[Work]:
     """Return the large works of a step in an order in which each kind is spread over it."""
     queues = []
     for works, seconds in (
-        (recipe.compute, recipe.compute_s), (recipe.memory, recipe.memory_s), (recipe.network, recipe.network_s),
-    ):  # fmt: skip
+        (recipe.compute, recipe.compute_s),
+        (recipe.memory, recipe.memory_s),
+        (recipe.network, recipe.network_s),
+    ):
         queue: list[Work] = []
         spent = 0.0
         while works and spent < seconds * 1e9:

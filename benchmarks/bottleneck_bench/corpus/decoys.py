@@ -7,7 +7,7 @@ from dataclasses import replace
 from corpus.alone import EIGHT, MIB, ring
 from corpus.cases import STEPS, Case, Recipe, one_step, pageable, recipe_case, steps_of, tiny_kernel
 from corpus.machines import A100, H100, H200, Machine
-from corpus.program import Program
+from corpus.program import Program, Span
 from corpus.work import Work, collective, gemm, host_copy, pointwise
 
 
@@ -23,7 +23,9 @@ def _overlap() -> list[Case]:
         product = gemm(m, 0.75, 4096, 4096, 4096)
         reduce = ring(m, 0.7, "all_reduce", 128)
 
-        def build(seed: int, m: Machine = m, product: Work = product, reduce: Work = reduce, ratio: float = ratio) -> list[Program]:
+        def build(
+            seed: int, m: Machine = m, product: Work = product, reduce: Work = reduce, ratio: float = ratio
+        ) -> list[Program]:
             program = Program(m, seed=seed, world=8)
             for _ in range(STEPS):
                 with program.step():
@@ -36,15 +38,34 @@ def _overlap() -> list[Case]:
                     program.wait()
             return [program]
 
-        out.append(Case(
-            name=f"decoy/overlapped-nccl-{m.slug}", build=build, truth="compute", must_not=("network", "memory"),
-            options={"node_devices": 8}, note="every collective runs under products: no exposed communication",
-        ))  # fmt: skip
-    recipe = Recipe(compute=[gemm(H100, 0.8, 4096, 4096, 4096)], compute_s=7e-3, network=[ring(H100, 0.7, "all_gather", 64)], network_s=13e-3)
-    out.append(recipe_case(
-        "decoy/nccl-in-the-union", H100, "network", recipe, program={"world": 8}, options={"node_devices": 8},
-        must_not=("compute", "memory"), note="the union of kernels is 99 % of the step, and two thirds of it is communication",
-    ))  # fmt: skip
+        out.append(
+            Case(
+                name=f"decoy/overlapped-nccl-{m.slug}",
+                build=build,
+                truth="compute",
+                must_not=("network", "memory"),
+                options={"node_devices": 8},
+                note="every collective runs under products: no exposed communication",
+            )
+        )
+    recipe = Recipe(
+        compute=[gemm(H100, 0.8, 4096, 4096, 4096)],
+        compute_s=7e-3,
+        network=[ring(H100, 0.7, "all_gather", 64)],
+        network_s=13e-3,
+    )
+    out.append(
+        recipe_case(
+            "decoy/nccl-in-the-union",
+            H100,
+            "network",
+            recipe,
+            program={"world": 8},
+            options={"node_devices": 8},
+            must_not=("compute", "memory"),
+            note="the union of kernels is 99 % of the step, and two thirds of it is communication",
+        )
+    )
     return out
 
 
@@ -63,7 +84,11 @@ def _queue() -> list[Case]:
                     program.wait()
             return [program]
 
-        out.append(Case(name=f"decoy/deep-queue-{m.slug}", build=build, truth="memory", must_not=("latency", "host", "compute")))
+        out.append(
+            Case(
+                name=f"decoy/deep-queue-{m.slug}", build=build, truth="memory", must_not=("latency", "host", "compute")
+            )
+        )
     return out
 
 
@@ -83,11 +108,19 @@ def _cached() -> list[Case]:
                     program.wait()
             return [program]
 
-        out.append(Case(
-            name=f"decoy/cache-resident-{m.slug}", build=build, truth="memory", accept=("undetermined",), headroom=False,
-            shares=False, must_not=("compute", "network"), must_say=(r"implausible|cache|L2",),
-            note=f"{mib} MiB in all at {rate / 1e12} TB/s: no share of the memory bandwidth may be above 1 without a word",
-        ))  # fmt: skip
+        out.append(
+            Case(
+                name=f"decoy/cache-resident-{m.slug}",
+                build=build,
+                truth="memory",
+                accept=("undetermined",),
+                headroom=False,
+                shares=False,
+                must_not=("compute", "network"),
+                must_say=(r"implausible|cache|L2",),
+                note=f"{mib} MiB in all at {rate / 1e12} TB/s: no share above 1 without a word",
+            )
+        )
     return out
 
 
@@ -96,10 +129,16 @@ def _clock() -> list[Case]:
     out = []
     for m, share in ((H100, 0.78), (A100, 0.75)):
         works = [gemm(m, share / 1.5, 4096, 4096, 4096), gemm(m, share / 1.5, 8192, 4096, 4096)]
-        out.append(recipe_case(
-            f"decoy/throttled-{m.slug}", m, "compute", Recipe(compute=works, compute_s=20e-3), must_not=("memory", "host", "latency"),
-            note="half of the peak, because the clock is low: still compute",
-        ))  # fmt: skip
+        out.append(
+            recipe_case(
+                f"decoy/throttled-{m.slug}",
+                m,
+                "compute",
+                Recipe(compute=works, compute_s=20e-3),
+                must_not=("memory", "host", "latency"),
+                note="half of the peak, because the clock is low: still compute",
+            )
+        )
     return out
 
 
@@ -110,49 +149,96 @@ def _shapeless() -> list[Case]:
         recipe = Recipe(memory=[pointwise(H100, 0.8, "add", 32 * MIB)], memory_s=15e-3)
         products = Recipe(compute=[gemm(A100, 0.8, 4096, 4096, 4096)], compute_s=15e-3)
         for label, m, chosen in (("elementwise", H100, recipe), ("gemm", A100, products)):
-            out.append(recipe_case(
-                f"decoy/no-shapes-{label}-{form}", m, "undetermined", chosen, program={"shapes": False}, file_format=form,
-                must_not=("memory", "compute"), memory_known=False, headroom=False, shares=False, must_say=(r"shape|bytes|FLOP",),
-            ))  # fmt: skip
+            out.append(
+                recipe_case(
+                    f"decoy/no-shapes-{label}-{form}",
+                    m,
+                    "undetermined",
+                    chosen,
+                    program={"shapes": False},
+                    file_format=form,
+                    must_not=("memory", "compute"),
+                    memory_known=False,
+                    headroom=False,
+                    shares=False,
+                    must_say=(r"shape|bytes|FLOP",),
+                )
+            )
     slow = Recipe(compute=[gemm(H100, 0.05, 4096, 4096, 4096)], compute_s=15e-3)
-    out.append(recipe_case(
-        "decoy/low-mfu-no-shapes", H100, "undetermined", slow, program={"shapes": False}, must_not=("memory", "compute"),
-        memory_known=False, headroom=False, shares=False, note="5 % of the peak, if one knew: low utilisation alone is no memory verdict",
-    ))  # fmt: skip
+    out.append(
+        recipe_case(
+            "decoy/low-mfu-no-shapes",
+            H100,
+            "undetermined",
+            slow,
+            program={"shapes": False},
+            must_not=("memory", "compute"),
+            memory_known=False,
+            headroom=False,
+            shares=False,
+            note="5 % of the peak, if one knew: low utilisation alone is no memory verdict",
+        )
+    )
     far = Recipe(compute=[gemm(H100, 0.12, 4096, 4096, 4096)], compute_s=15e-3)
-    out.append(recipe_case(
-        "decoy/far-below-peak", H100, "undetermined", far, must_not=("memory", "host", "latency"), headroom=False, shares=False,
-        note="products at 12 % of their ceiling, the device busy, no counters: far below the ceiling, cause not in the file",
-    ))  # fmt: skip
+    out.append(
+        recipe_case(
+            "decoy/far-below-peak",
+            H100,
+            "undetermined",
+            far,
+            must_not=("memory", "host", "latency"),
+            headroom=False,
+            shares=False,
+            note="products at 12 % of their ceiling, the device busy, no counters: the cause is not in the file",
+        )
+    )
     return out
 
 
 def _scope() -> list[Case]:
-    """FLOP of one forward pass over a region of five."""
+    """FLOP of one forward pass over a region of five: marked, counted by its shapes, or told by its rhythm alone."""
+    product, pointed = gemm(H100, 0.8, 4096, 4096, 4096), pointwise(H100, 0.8, "gelu", 16 * MIB)
+    flop = str(40 * 2 * 4096**3)
+    out = []
+    for label, form, marks, shapes in (
+        ("marked", "kineto", True, True),
+        ("by-shapes", "kineto", False, True),
+        ("marked-nsys", "nsys", True, False),
+    ):
 
-    def build(seed: int) -> list[Program]:
-        program = Program(H100, seed=seed, marks=False)
-        product = gemm(H100, 0.8, 4096, 4096, 4096)
-        with program.step(), program.range("forward"):
-            for _ in range(5):
-                program.load(20_000)
-                for _ in range(40):
-                    program.launch(product)
-                    program.launch(pointwise(H100, 0.8, "gelu", 16 * MIB))
-                program.wait()
-        return [program]
+        def build(seed: int, marks: bool = marks, shapes: bool = shapes) -> list[Program]:
+            program = Program(H100, seed=seed, marks=marks, shapes=shapes)
+            with program.range("forward_all"):
+                for _ in range(5):
+                    with program.step():
+                        program.load(20_000)
+                        for _ in range(40):
+                            program.launch(product)
+                            program.launch(pointed)
+                        program.wait()
+            return [program]
 
-    return [
-        Case(
-            name="decoy/wrong-numerator", build=build, truth="five steps", verb="mfu", headroom=False, shares=False,
-            options={"region": "forward", "flops": f"{40 * 2 * 4096**3}", "steps_in_region": 5}, must_say=(r"\b5\b|five",),
+        options = {"region": "forward_all", "flops": flop}
+        out.append(
+            Case(
+                name=f"decoy/wrong-numerator-{label}",
+                build=build,
+                truth="five steps",
+                verb="mfu",
+                file_format=form,
+                headroom=False,
+                shares=False,
+                options=options,
+            )
         )
-    ]  # fmt: skip
+    return out
 
 
 def _graphs() -> list[Case]:
     """CUDA graphs: opaque in Nsight Systems, without operators in Kineto."""
-    graph = Work(operator="", kernel="graph", area="compute", least_s=0.0, duration_ns=4_000_000, kind="graph", known=False)
+    graph = Work(
+        operator="", kernel="graph", area="compute", least_s=0.0, duration_ns=4_000_000, kind="graph", known=False
+    )
     out = []
 
     def opaque(seed: int) -> list[Program]:
@@ -164,10 +250,19 @@ def _graphs() -> list[Case]:
                 program.wait()
         return [program]
 
-    out.append(Case(
-        name="decoy/graph-opaque-nsys", build=opaque, truth="undetermined", file_format="nsys", memory_known=False, headroom=False,
-        shares=False, must_not=("memory", "compute", "network", "host", "latency"), must_say=(r"graph",),
-    ))  # fmt: skip
+    out.append(
+        Case(
+            name="decoy/graph-opaque-nsys",
+            build=opaque,
+            truth="undetermined",
+            file_format="nsys",
+            memory_known=False,
+            headroom=False,
+            shares=False,
+            must_not=("memory", "compute", "network", "host", "latency"),
+            must_say=(r"graph",),
+        )
+    )
 
     def replayed(seed: int) -> list[Program]:
         program = Program(H100, seed=seed, shapes=False)
@@ -186,10 +281,17 @@ def _graphs() -> list[Case]:
             thing.external = 0
         return [program]
 
-    out.append(Case(
-        name="decoy/graph-replay-kineto", build=replayed, truth="undetermined", memory_known=False, headroom=False, shares=False,
-        must_not=("memory", "compute", "host", "latency"),
-    ))  # fmt: skip
+    out.append(
+        Case(
+            name="decoy/graph-replay-kineto",
+            build=replayed,
+            truth="undetermined",
+            memory_known=False,
+            headroom=False,
+            shares=False,
+            must_not=("memory", "compute", "host", "latency"),
+        )
+    )
     return out
 
 
@@ -238,16 +340,20 @@ def _ranks() -> list[Case]:
 
     return [
         Case(name="decoy/straggler-ranks", build=job, truth="rank 2", verb="ranks", headroom=False, shares=False),
-        Case(name="decoy/straggler-fast-rank", build=fast, truth="compute", options={"node_devices": 4}, must_not=("memory", "host"),
-             note="the fast rank waits in the all-reduce for a third of the step: compute leads, the wait is no bandwidth"),
+        Case(
+            name="decoy/straggler-fast-rank",
+            build=fast,
+            truth="compute",
+            options={"node_devices": 4},
+            must_not=("memory", "host"),
+            note="the fast rank waits in the all-reduce for a third of the step: compute leads",
+        ),
         Case(name="decoy/two-devices-first", build=two, truth="compute", options={"device": 0}, must_not=("memory",)),
         Case(name="decoy/two-devices-second", build=two, truth="memory", options={"device": 1}, must_not=("compute",)),
-    ]  # fmt: skip
+    ]
 
 
-def _step_span(name: str, start: int, end: int):  # noqa: ANN202
-    from corpus.program import Span
-
+def _step_span(name: str, start: int, end: int) -> Span:
     return Span(name=name, category="user_annotation", start_ns=start, end_ns=end)
 
 
@@ -303,17 +409,56 @@ def _others() -> list[Case]:
                 program.copy_and_wait(pageable(H100, 1024, 1e8))
         return [program]
 
+    unnamed = replace(H100, product="NVIDIA Graphics Device")
+    stream = Recipe(memory=[pointwise(H100, 0.8, "add", 64 * MIB)], memory_s=15e-3)
+
+    def unmarked(seed: int) -> list[Program]:
+        program = Program(A100, seed=seed, marks=False)
+        return [steps_of(program, Recipe(compute=[gemm(A100, 0.8, 4096, 4096, 4096)], compute_s=15e-3))]
+
     return [
+        recipe_case(
+            "decoy/unknown-product",
+            unnamed,
+            "undetermined",
+            stream,
+            headroom=False,
+            shares=False,
+            must_not=("memory", "compute", "host", "latency"),
+            note="no product, so no ceiling: no other device's value",
+        ),
+        Case(
+            name="decoy/no-step-marks",
+            build=unmarked,
+            truth="compute",
+            must_not=("memory", "host"),
+            headroom=False,
+            note="no ranges mark the steps, so that a headroom per step is not defined",
+        ),
         Case(name="decoy/hidden-copies", build=hidden, truth="compute", must_not=("host", "memory", "network")),
-        Case(name="decoy/low-microbenchmark", build=hidden, truth="compute", options=slow_link, must_not=("host", "memory", "network"),
-             note="the link was measured at a tenth of its rate, and no step waits for it"),
+        Case(
+            name="decoy/low-microbenchmark",
+            build=hidden,
+            truth="compute",
+            options=slow_link,
+            must_not=("host", "memory", "network"),
+            note="the link was measured at a tenth of its rate, and no step waits for it",
+        ),
         Case(name="decoy/recompute", build=recompute, truth="compute", must_not=("memory",)),
         Case(name="decoy/warm-up", build=warm, truth="compute", skip=2, must_not=("host", "latency", "memory")),
         Case(name="decoy/tiny-copy", build=growing, truth="memory", must_not=("host", "network")),
-        recipe_case("decoy/unfinished-overlap", H100, "network",
-                    Recipe(compute=[gemm(H100, 0.8, 4096, 4096, 4096)], compute_s=6e-3,
-                           network=[ring(H100, 0.4, "all_gather", 128, EIGHT)], network_s=14e-3),
-                    program={"world": 8}, options={"node_devices": 8}, must_not=("compute", "memory")),
-    ]  # fmt: skip
-
-
+        recipe_case(
+            "decoy/unfinished-overlap",
+            H100,
+            "network",
+            Recipe(
+                compute=[gemm(H100, 0.8, 4096, 4096, 4096)],
+                compute_s=6e-3,
+                network=[ring(H100, 0.4, "all_gather", 128, EIGHT)],
+                network_s=14e-3,
+            ),
+            program={"world": 8},
+            options={"node_devices": 8},
+            must_not=("compute", "memory"),
+        ),
+    ]

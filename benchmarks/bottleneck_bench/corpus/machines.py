@@ -43,7 +43,8 @@ class Machine:
 
 
 _HOPPER = {
-    # NVIDIA H100 data sheet: 1,979 TFLOP/s bf16 and 989 TFLOP/s TF32 with sparsity, half of it dense; NVLink 900 GB/s both ways.
+    # NVIDIA H100 data sheet: 1,979 TFLOP/s bf16 and 989 TFLOP/s TF32 with sparsity, half of it dense;
+    # NVLink 900 GB/s both ways.
     "bf16_flop_per_s": 989.4e12,
     "tf32_flop_per_s": 494.7e12,
     "nvlink_bytes_per_s": 450e9,
@@ -53,8 +54,10 @@ _HOPPER = {
     "major": 9,
     "chip": "GH100",
     "boost_hz": 1_980_000_000,
-    "gemm": "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off_kernel__5x_cublas",
-    "gemm_tf32": "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32_warpgroupsize1x1x1_execute_segment_k_off_kernel__5x_cublas",
+    "gemm": "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_"
+    "execute_segment_k_off_kernel__5x_cublas",
+    "gemm_tf32": "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32_warpgroupsize1x1x1_"
+    "execute_segment_k_off_kernel__5x_cublas",
 }
 H100 = Machine(
     slug="h100", product="NVIDIA H100 80GB HBM3", hbm_bytes_per_s=3.35e12, memory_bytes=85018279936, **_HOPPER

@@ -175,14 +175,14 @@ class Program:
 
     def _operators(self, work: Work, start: int, end: int) -> int:
         """Write the operator with those around it; return the id of the innermost."""
-        names = [*work.wrappers, work.operator]
+        chain = [*work.wrappers, (work.operator, work.dims, work.types, work.values)]
         if work.record:
-            names.append("record_param_comms")
-        for depth, name in enumerate(names):
+            chain.append(("record_param_comms", [[]], ["TensorList"], [""]))
+        for depth, (name, dims, types, values) in enumerate(chain):
             self._external += 1
             args: dict[str, Any] = {"External id": self._external, "Record function id": 0, "Ev Idx": self._external}
             if self.shapes:
-                args |= {"Input Dims": work.dims, "Input type": work.types, "Concrete Inputs": work.values}
+                args |= {"Input Dims": dims, "Input type": types, "Concrete Inputs": values}
             if name == "record_param_comms":
                 args |= work.record
             span = Span(name=name, category="cpu_op", start_ns=start + 60 * depth, end_ns=end - 60 * depth, args=args)
@@ -223,18 +223,36 @@ class Program:
             free = max(self.free.values())
             target = device or 0
             copy = Work(
-                operator="aten::_local_scalar_dense", kernel="Memcpy DtoH (Device -> Pageable)", area="host",
-                least_s=0.0, duration_ns=1_400, kind="copy", nbytes=4,
-            )  # fmt: skip
+                operator="aten::_local_scalar_dense",
+                kernel="Memcpy DtoH (Device -> Pageable)",
+                area="host",
+                least_s=0.0,
+                duration_ns=1_400,
+                kind="copy",
+                nbytes=4,
+            )
             begin = max(free + 400, self.now + 4_000 + LAUNCH_NS)
             self.runs.append(
-                Run(work=copy, device=target, stream=7, start_ns=begin, end_ns=begin + 1_400,
-                    correlation=self._correlation, external=external, called_ns=self.now + 4_000)
-            )  # fmt: skip
+                Run(
+                    work=copy,
+                    device=target,
+                    stream=7,
+                    start_ns=begin,
+                    end_ns=begin + 1_400,
+                    correlation=self._correlation,
+                    external=external,
+                    called_ns=self.now + 4_000,
+                )
+            )
             self.calls.append(
-                Call(name="cudaMemcpyAsync", start_ns=self.now + 2_000, end_ns=self.now + 4_000,
-                     correlation=self._correlation, external=external)
-            )  # fmt: skip
+                Call(
+                    name="cudaMemcpyAsync",
+                    start_ns=self.now + 2_000,
+                    end_ns=self.now + 4_000,
+                    correlation=self._correlation,
+                    external=external,
+                )
+            )
             self.free[target, 7] = begin + 1_400
             self._spend(4_200, "launch")
             call = "cudaStreamSynchronize"
@@ -243,7 +261,9 @@ class Program:
         call_start = self.now
         self._spend(max(done - self.now, 0) + 3_000, "sync")
         self.calls.append(
-            Call(name=call, start_ns=call_start, end_ns=self.now - 200, correlation=self._correlation, external=external)
+            Call(
+                name=call, start_ns=call_start, end_ns=self.now - 200, correlation=self._correlation, external=external
+            )
         )
         if item:
             for depth, name in enumerate(("aten::item", "aten::_local_scalar_dense")):
@@ -251,7 +271,9 @@ class Program:
                 if self.shapes:
                     args |= {"Input Dims": [[]], "Input type": ["float"], "Concrete Inputs": [""]}
                 end = self.now - 60 * depth
-                self.spans.append(Span(name=name, category="cpu_op", start_ns=start + 60 * depth, end_ns=end, args=args))
+                self.spans.append(
+                    Span(name=name, category="cpu_op", start_ns=start + 60 * depth, end_ns=end, args=args)
+                )
 
     def copy_and_wait(self, work: Work, *, device: int = 0, stream: int = 7) -> None:
         """Copy from pageable memory: the call returns when the copy is done."""
@@ -263,11 +285,24 @@ class Program:
         self.now = done + 4_000
         self._correlation += 1
         external = self._operators(work, start, self.now)
-        call = Call(name="cudaMemcpyAsync", start_ns=start + 4_000, end_ns=done + 2_000,
-                    correlation=self._correlation, external=external)  # fmt: skip
+        call = Call(
+            name="cudaMemcpyAsync",
+            start_ns=start + 4_000,
+            end_ns=done + 2_000,
+            correlation=self._correlation,
+            external=external,
+        )
         self.calls.append(call)
         self.free[device, stream] = done
         self.runs.append(
-            Run(work=work, device=device, stream=stream, start_ns=begin, end_ns=done, correlation=self._correlation,
-                external=external, called_ns=start + 7_000)
-        )  # fmt: skip
+            Run(
+                work=work,
+                device=device,
+                stream=stream,
+                start_ns=begin,
+                end_ns=done,
+                correlation=self._correlation,
+                external=external,
+                called_ns=start + 7_000,
+            )
+        )

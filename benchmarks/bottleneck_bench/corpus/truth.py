@@ -2,12 +2,14 @@
 
 Rules, from the definitions of the design: where several pieces of work run at once, the time counts as compute before
 communication before copies; the time of a piece of work goes to the area it was built for; time in which the device has
-nothing to do goes to what the host was doing instead of launching (waiting for input, waiting in a synchronisation, Python:
-host; inside an operator or a launch call: latency), and to latency from the end of the launch call on.
+nothing to do goes to what the host was doing instead of launching (waiting for input, waiting in a synchronisation,
+Python: host; inside an operator or a launch call: latency), and to latency from the end of the launch call on.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from itertools import pairwise
 from typing import Any
 
 from corpus.program import Program, Run
@@ -38,7 +40,7 @@ def area_times(program: Program, device: int = 0, skip: int = 0) -> dict[str, in
     times = dict.fromkeys(AREAS, 0)
     active: list[Run] = []
     at = 0
-    for left, right in zip(edges, edges[1:], strict=False):
+    for left, right in pairwise(edges):
         while at < len(inside) and inside[at].start_ns <= left:
             active.append(inside[at])
             at += 1
@@ -68,8 +70,6 @@ def _idle(program: Program, left: int, right: int, following: Run | None) -> dic
 
 def _activity(program: Program, left: int, right: int) -> list[tuple[int, int, str]]:
     """Return what the host did in an interval; its activities follow one another in order."""
-    from bisect import bisect_right
-
     starts = getattr(program, "_starts", None)
     if starts is None or len(starts) != len(program.activity):
         starts = [a[0] for a in program.activity]

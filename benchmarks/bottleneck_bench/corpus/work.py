@@ -7,8 +7,9 @@ from typing import Any
 
 from corpus.machines import Machine
 
-BF16, F32 = "c10::BFloat16", "float"
-_BYTES = {BF16: 2, F32: 4}
+BF16, F16, F32 = "c10::BFloat16", "c10::Half", "float"
+_BYTES = {BF16: 2, F16: 2, F32: 4}
+Outer = tuple[str, Any, Any, Any]  # an operator around another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,7 @@ class Work:
         kind: kernel, copy or graph.
         nbytes: Bytes of a copy.
         record: Fields of the collective.
-        wrappers: Operators around it, outermost first.
+        wrappers: Operators around it, outermost first: name, `Input Dims`, `Input type`, `Concrete Inputs`.
         known: Whether a reader can tell its demand.
     """
 
@@ -40,7 +41,7 @@ class Work:
     kind: str = "kernel"
     nbytes: int = 0
     record: dict[str, Any] = field(default_factory=dict)
-    wrappers: tuple[str, ...] = ()
+    wrappers: tuple[Outer, ...] = ()
     known: bool = True
 
 
@@ -48,28 +49,42 @@ def _ns(seconds: float) -> int:
     return max(1, round(seconds * 1e9))
 
 
-def gemm(m: Machine, share: float, rows: int, inner: int, columns: int, *, tf32: bool = False, op: str = "mm") -> Work:
-    """A product at a share of the tensor-core peak: 2 x rows x inner x columns FLOP; each matrix moves once."""
+def gemm(
+    m: Machine,
+    share: float,
+    rows: int,
+    inner: int,
+    columns: int,
+    *,
+    tf32: bool = False,
+    op: str = "mm",
+    half: bool = False,
+) -> Work:
+    """A product at a share of what limits it: 2 x rows x inner x columns FLOP; each matrix moves once.
+
+    Few rows against a large weight, as when decoding, make the bytes the limit.
+    """
     size, peak = (4, m.tf32_flop_per_s) if tf32 else (2, m.bf16_flop_per_s)
     flop = 2.0 * rows * inner * columns
     nbytes = size * (rows * inner + inner * columns + rows * columns)
     least = max(flop / peak, nbytes / m.hbm_bytes_per_s)
-    kind = F32 if tf32 else BF16
+    kind = F32 if tf32 else F16 if half else BF16
     dims: Any = [[rows, inner], [inner, columns]]
-    types, values, wrappers = [kind, kind], ["", ""], ("aten::matmul",)
+    types, values = [kind, kind], ["", ""]
+    outer: Outer = ("aten::matmul", dims, types, values)
     if op == "addmm":
         dims, types, values = [[columns], *dims, [], []], [kind] * 3 + ["Scalar"] * 2, ["", "", "", "1", "1"]
-        wrappers = ("aten::linear",)
+        outer = ("aten::linear", [[rows, inner], [columns, inner], [columns]], [kind] * 3, [""] * 3)
     return Work(
         operator=f"aten::{op}",
-        kernel=m.gemm_tf32 if tf32 else m.gemm,
-        area="compute",
+        kernel=m.gemm_tf32 if tf32 else m.gemm.replace("bf16", "f16") if half else m.gemm,
+        area="compute" if flop / peak >= nbytes / m.hbm_bytes_per_s else "memory",
         least_s=least,
         duration_ns=_ns(least / share),
         dims=dims,
         types=types,
         values=values,
-        wrappers=wrappers,
+        wrappers=(outer,),
     )
 
 
@@ -78,16 +93,17 @@ def bmm(m: Machine, share: float, batch: int, rows: int, inner: int, columns: in
     flop = 2.0 * batch * rows * inner * columns
     nbytes = 2 * batch * (rows * inner + inner * columns + rows * columns)
     least = max(flop / m.bf16_flop_per_s, nbytes / m.hbm_bytes_per_s)
+    dims = [[batch, rows, inner], [batch, inner, columns]]
     return Work(
         operator="aten::bmm",
         kernel=m.gemm,
         area="compute",
         least_s=least,
         duration_ns=_ns(least / share),
-        dims=[[batch, rows, inner], [batch, inner, columns]],
+        dims=dims,
         types=[BF16, BF16],
         values=["", ""],
-        wrappers=("aten::matmul",),
+        wrappers=(("aten::matmul", dims, [BF16, BF16], ["", ""]),),
     )
 
 
@@ -95,10 +111,25 @@ def flash(m: Machine, share: float, batch: int, heads: int, length: int, width: 
     """Attention over the full square, forward: 4 x batch x heads x length^2 x width FLOP."""
     flop = 4.0 * batch * heads * length * length * width
     least = flop / m.bf16_flop_per_s
-    shape = [batch, length, heads, width]
+    shape, heads_first = [batch, length, heads, width], [batch, heads, length, width]
+    outer: tuple[Outer, ...] = (
+        (
+            "aten::scaled_dot_product_attention",
+            [heads_first] * 3 + [[]] * 5,
+            [BF16] * 3 + [""] + ["Scalar"] * 4,
+            ["", "", "", "", "0.", "False", "", "False"],
+        ),
+        (
+            "aten::_scaled_dot_product_flash_attention",
+            [heads_first] * 3 + [[]] * 4,
+            [BF16] * 3 + ["Scalar"] * 3 + [""],
+            ["", "", "", "0.", "False", "False", ""],
+        ),
+    )
     return Work(
         operator="aten::_flash_attention_forward",
-        kernel="void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<128, 128, 64, 4, false, false, "
+        kernel="void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<128, 128, 64, 4, false, "
+        "false, "
         "cutlass::bfloat16_t> >(pytorch_flash::Flash_fwd_params)",
         area="compute",
         least_s=least,
@@ -106,7 +137,7 @@ def flash(m: Machine, share: float, batch: int, heads: int, length: int, width: 
         dims=[shape, shape, shape, [], [], [], [], [], [], [], [], [], [], [], []],
         types=[BF16] * 3 + ["", ""] + ["Scalar"] * 6 + [""] * 4,
         values=["", "", "", "", "", str(length), str(length), "0.", "False", "False", "0.088388", "", "", "", ""],
-        wrappers=("aten::_scaled_dot_product_flash_attention",),
+        wrappers=outer,
     )
 
 
@@ -152,7 +183,8 @@ def pointwise(
     shape = [elements // 1024, 1024] if elements % 1024 == 0 else [elements]
     return Work(
         operator=f"aten::{op}",
-        kernel=f"void at::native::vectorized_elementwise_kernel<4, at::native::{functor}, std::array<char*, {reads + 1}ul> >"
+        kernel=f"void at::native::vectorized_elementwise_kernel<4, at::native::{functor}, "
+        f"std::array<char*, {reads + 1}ul> >"
         f"(int, at::native::{functor}, std::array<char*, {reads + 1}ul>)",
         area=area,
         least_s=least,
@@ -164,7 +196,7 @@ def pointwise(
 
 
 def layer_norm(m: Machine, share: float, rows: int, width: int) -> Work:
-    """Layer norm in bf16: the input read, the output written, weight and bias read, mean and inverse deviation written."""
+    """Layer norm in bf16: input, weight and bias read; output, mean and inverse deviation written."""
     nbytes = 2 * (2 * rows * width + 2 * width) + 2 * 4 * rows
     least = nbytes / m.hbm_bytes_per_s
     return Work(
@@ -177,7 +209,14 @@ def layer_norm(m: Machine, share: float, rows: int, width: int) -> Work:
         dims=[[rows, width], [], [width], [width], []],
         types=[BF16, "ScalarList", BF16, BF16, "Scalar"],
         values=["", f"[{width}]", "", "", "1e-05"],
-        wrappers=("aten::layer_norm",),
+        wrappers=(
+            (
+                "aten::layer_norm",
+                [[rows, width], [], [width], [width], [], []],
+                [BF16, "ScalarList", BF16, BF16, "Scalar", "Scalar"],
+                ["", f"[{width}]", "", "", "1e-05", "True"],
+            ),
+        ),
     )
 
 
@@ -194,7 +233,7 @@ def softmax(m: Machine, share: float, rows: int, width: int) -> Work:
         dims=[[rows, width], [], []],
         types=[F32, "Scalar", "Scalar"],
         values=["", "-1", "False"],
-        wrappers=("aten::softmax",),
+        wrappers=(("aten::softmax", [[rows, width], [], []], [F32, "Scalar", ""], ["", "-1", ""]),),
     )
 
 
@@ -229,7 +268,20 @@ def host_copy(m: Machine, share: float, nbytes: int, *, pinned: bool) -> Work:
         values=["", "", "True" if pinned else "False"],
         kind="copy",
         nbytes=nbytes,
-        wrappers=("aten::to", "aten::_to_copy"),
+        wrappers=(
+            (
+                "aten::to",
+                [[nbytes // 4], [], [], [], []],
+                [F32, "Device", "Scalar", "Scalar", ""],
+                ["", "cuda:0", "6", "False", ""],
+            ),
+            (
+                "aten::_to_copy",
+                [[nbytes // 4], [], [], [], [], [], []],
+                [F32, "Scalar", "", "", "", "Scalar", ""],
+                ["", "6", "", "", "", "False", ""],
+            ),
+        ),
     )
 
 
@@ -252,7 +304,11 @@ def collective(
     n = len(ranks)
     least = times * (n - 1) / n * 2.0 * elements / link_bytes_per_s
     small = elements // n
-    into, out = {"all_reduce": (elements, elements), "all_gather": (small, elements), "reduce_scatter": (elements, small)}[op]
+    into, out = {
+        "all_reduce": (elements, elements),
+        "all_gather": (small, elements),
+        "reduce_scatter": (elements, small),
+    }[op]
     dims: Any = {
         "all_reduce": [[[elements]], [], [], [], []],
         "all_gather": [[elements], [small], [], [], []],
