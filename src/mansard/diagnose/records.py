@@ -208,12 +208,20 @@ class Advice:
         gain_s: Seconds per step it could save at most [s].
         text: What to do, in the imperative.
         evidence: What was seen.
+        grade: How sure the gain is.
+        headroom_s: Seconds of a step that it is about: the gain is never above it [s]; None where not stated.
+        overlaps: Rules whose gain counts some of the same seconds: their gains do not add up.
+        instead_of: Rules that contradict it, or spend the same seconds in another way, and were left out for it.
     """
 
     rule: str
     gain_s: float
     text: str
     evidence: str
+    grade: Grade = Grade.MODELLED
+    headroom_s: float | None = None
+    overlaps: tuple[str, ...] = ()
+    instead_of: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,17 @@
-"""Operations with known work that stay below the ceiling that limits them."""
+"""One kind of operation stays below the ceiling that limits it.
+
+Needs: the demand of the operation and a ceiling for it. No cause is claimed beyond the factors that are on record (clock, filled
+units); a rule that knows a cause replaces this one.
+Promises: at most its observed time less its least time, over all its calls.
+Source: docs/design.md, one equation (Williams, Waterman, Patterson, Roofline, CACM 52(4), 2009).
+"""
 
 from __future__ import annotations
 
 from mansard.core import Area, Bound, is_known
 from mansard.core.units import format_s
-from mansard.diagnose.records import Advice
-from mansard.diagnose.rules import Case
+from mansard.diagnose.case import Case, Change, Proposal
+from mansard.diagnose.shortfall import shortfall_text
 
 _HOW = {
     (
@@ -27,27 +33,33 @@ _HOW = {
     ): "check for transposes and copies around it, donate arguments (donate_argnums), or let jax.jit fuse it "
     "with its neighbours",
 }
+_OF_ANY = {
+    Area.COMPUTE: "make its matrices larger or batch it, pad odd sizes to whole tiles, or use another kernel",
+    Area.MEMORY: "check strides and layout, or fuse it with its neighbours",
+}
 
 
-def below_ceiling(case: Case) -> Advice | None:
+def below_ceiling(case: Case) -> Proposal | None:
     """Advise on the kind of operation with the most recoverable seconds."""
-    best, best_gain = None, 0.0
+    best, best_gain, best_how = None, 0.0, ""
     for row in case.judged:
         limiting = row.judgement.limiting
-        how = None if limiting is None else _HOW.get((limiting.area, case.trace.framework))
-        if how is None or row.judgement.bound in (Bound.LATENCY, Bound.UNDETERMINED):
+        if limiting is None or row.judgement.bound in (Bound.LATENCY, Bound.UNDETERMINED):
             continue
+        how = _HOW.get((limiting.area, case.trace.framework)) or _OF_ANY.get(limiting.area)
         gain = case.headroom_s([row])
-        if gain > best_gain:
-            best, best_gain = row, gain
+        if how is not None and gain > best_gain:
+            best, best_gain, best_how = row, gain, how
     if best is None or best.judgement.limiting is None or not is_known(best.judgement.share_of_ceiling):
         return None
-    return Advice(
+    return Proposal(
         rule="below_ceiling",
+        change=Change.RATE,
+        rows=(best.index,),
         gain_s=best_gain,
-        text=f"Look at {best.operator.name} {best.operator.shapes}: {_HOW[best.judgement.limiting.area, case.trace.framework]}.",
+        text=f"Look at {best.operator.name} {best.operator.shapes}: {best_how}.",
         evidence=f"{format_s(case.per_step_s([best]))} a step at {best.judgement.share_of_ceiling:.2f} of its "
-        f"{best.judgement.limiting.ceiling.resource.label} ceiling",
+        f"{best.judgement.limiting.ceiling.resource.label} ceiling{shortfall_text(case, best)}",
     )
 
 

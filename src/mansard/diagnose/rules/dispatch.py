@@ -1,4 +1,10 @@
-"""Most of the time goes into starting operations, not into their work."""
+"""Most of the time goes into starting operations, not into their work.
+
+Needs: operations whose own work is smaller than the measured cost of a call. Where a profile tells late launches from queued
+ones, `launch_bound` speaks instead.
+Promises: at most the time of launch and dispatch, less the work of the operations in it.
+Source: docs/design.md, one equation: the fixed cost of a launch is a resource of its own.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +12,8 @@ from collections.abc import Sequence
 
 from mansard.core import Bound
 from mansard.core.units import format_ratio, format_s
+from mansard.diagnose.case import Case, Change, Proposal
 from mansard.diagnose.judge_operators import JudgedOperator
-from mansard.diagnose.records import Advice
-from mansard.diagnose.rules import Case
 
 _HOW = {
     "torch": "Start fewer operations: torch.compile the step, batch small tensors together, use the foreach or fused optimizer.",
@@ -26,16 +31,18 @@ def _inside_programs(case: Case, rows: Sequence[JudgedOperator]) -> bool:
     return inside > 0.5 * sum(r.total_s for r in rows)
 
 
-def dispatch(case: Case) -> Advice | None:
+def dispatch(case: Case) -> Proposal | None:
     """Advise where launch and dispatch cost fills the step."""
     latency = case.account.by_kind.get("latency", 0.0)
     rows = case.of_bound(Bound.LATENCY)
-    calls = sum(r.calls for r in rows) / case.windows.count
-    if latency <= 0 or calls < 1:
+    calls = case.calls(rows)
+    if latency <= 0 or calls < 1 or case.facts.gaps is not None:
         return None
     work = sum(r.least.terms[0].time_s * r.calls for r in rows if r.least.terms) / case.windows.count
-    return Advice(
+    return Proposal(
         rule="dispatch",
+        change=Change.WAIT,
+        waits=("latency",),
         gain_s=max(0.0, latency - work),
         text=_INSIDE
         if _inside_programs(case, rows)

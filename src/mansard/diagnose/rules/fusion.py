@@ -1,4 +1,10 @@
-"""Memory-bound operations in a row write results that the next one reads back."""
+"""Memory-bound operations in a row write results that the next one reads back.
+
+Needs: the bytes of memory-bound element-wise operations that follow each other on one lane.
+Promises: the bytes that pass through memory between them, written and read, at the rate that the chain reached. In a chain of n
+operations over tensors of one size every result but the last is written and read again.
+Source: docs/design.md, bytes are compulsory traffic; a fused chain reads its inputs and writes its result once.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +13,7 @@ import numpy as np
 from mansard.core import Bound
 from mansard.core.demand import Demand
 from mansard.core.units import format_bytes, format_s
-from mansard.diagnose.records import Advice
-from mansard.diagnose.rules import Case
+from mansard.diagnose.case import Case, Change, Proposal
 
 _FUSABLE = ("elementwise", "copy", "random", "reduction", "softmax", "norm")
 _HOW = {
@@ -17,12 +22,8 @@ _HOW = {
 }
 
 
-def fusion(case: Case) -> Advice | None:
-    """Advise on fusing chains of memory-bound element-wise operations.
-
-    In a chain of n operations over tensors of one size every result but the last is written and read again. Fusing
-    saves these bytes, at the rate the chain reached.
-    """
+def fusion(case: Case) -> Proposal | None:
+    """Advise on fusing chains of memory-bound element-wise operations."""
     memory_bound = {j.index for j in case.of_bound(Bound.MEMORY) if j.operator.category in _FUSABLE}
     if not memory_bound:
         return None
@@ -55,8 +56,10 @@ def fusion(case: Case) -> Advice | None:
     gain = min(saved_s / case.windows.count, case.per_step_s(rows))
     if gain <= 0:
         return None
-    return Advice(
+    return Proposal(
         rule="fusion",
+        change=Change.WORK,
+        rows=tuple(sorted(memory_bound)),
         gain_s=gain,
         text=_HOW.get(case.trace.framework, "Fuse the chains of element-wise operations."),
         evidence=f"chains of up to {longest} memory-bound operations pass {format_bytes(saved_bytes / case.windows.count)} "

@@ -1,11 +1,15 @@
-"""Matrix work in a type that has a faster ceiling in another type."""
+"""Matrix work in a type that has a faster ceiling in another type.
+
+Needs: compute-bound matrix work and ceilings of both types that the program's own framework reaches, 1.2 times apart or more.
+Promises: the time of this work less the same work at the ratio of the two ceilings. Whether the model allows it is for its owner.
+Source: docs/design.md, the peak key is (dtype, accumulate, engine).
+"""
 
 from __future__ import annotations
 
 from mansard.core import Area, Bound, Ceiling
 from mansard.core.units import format_flop_per_s, format_s
-from mansard.diagnose.records import Advice
-from mansard.diagnose.rules import Case
+from mansard.diagnose.case import Case, Change, Proposal
 
 #: A type may be replaced by these without changing what the program means to compute, precision apart.
 _FASTER = {"f64": ("f32",), "f32": ("bf16", "f16")}
@@ -13,6 +17,7 @@ _HOW = {
     "torch": "Run the matrix products in {} (torch.autocast), if the model allows it.",
     "jax": "Give the matrix products {} operands with preferred_element_type=float32, if the model allows it.",
 }
+_OF_ANY = "Run the matrix products in {}, if the model allows it."
 #: A ceiling must be this much higher to be worth a change of type.
 WORTH = 1.2
 
@@ -23,9 +28,13 @@ def _reached(case: Case, dtype: str, scope: str) -> Ceiling | None:
     return next((c for c in hits if c.conditions.get("backend", case.trace.framework) == case.trace.framework), None)
 
 
-def lower_precision(case: Case) -> Advice | None:
+def _who(case: Case) -> str:
+    return "the device reaches" if case.trace.framework == "profile" else f"{case.trace.framework} reaches"
+
+
+def lower_precision(case: Case) -> Proposal | None:
     """Advise on a narrower matrix type where this framework's ceiling in it is at least 1.2 times as high."""
-    best: Advice | None = None
+    best: Proposal | None = None
     for wide, narrower in _FASTER.items():
         rows = [
             j
@@ -44,11 +53,13 @@ def lower_precision(case: Case) -> Advice | None:
             time_s = case.per_step_s(rows)
             gain = time_s * (1.0 - now.value / then.value)
             if best is None or gain > best.gain_s:
-                best = Advice(
+                best = Proposal(
                     rule="lower_precision",
+                    change=Change.WORK,
+                    rows=tuple(r.index for r in rows),
                     gain_s=gain,
-                    text=_HOW[case.trace.framework].format(narrow),
-                    evidence=f"{format_s(time_s)} a step are {wide} matrix work; {case.trace.framework} reaches "
+                    text=_HOW.get(case.trace.framework, _OF_ANY).format(narrow),
+                    evidence=f"{format_s(time_s)} a step are {wide} matrix work; {_who(case)} "
                     f"{format_flop_per_s(now.value)} in {wide} and {format_flop_per_s(then.value)} in {narrow} "
                     f"({then.kind.value})",
                 )

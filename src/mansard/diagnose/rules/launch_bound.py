@@ -1,0 +1,48 @@
+"""The device waits for launches; or it starts queued work slowly, which is another matter.
+
+Needs: gaps between pieces of device work, told apart by whether the next piece was already queued. A long queue means that the host is
+early: it is no launch overhead, however long launches wait in it.
+Promises: the time of the gaps of the larger kind.
+Source: docs/traces.md, launch gaps, late and queued.
+"""
+
+from __future__ import annotations
+
+from mansard.core.units import format_s
+from mansard.diagnose.case import Case, Change, Proposal
+
+_HOW = {
+    "torch": "Launch less from Python: CUDA graphs (torch.compile(mode='reduce-overhead')), fused kernels, or a larger batch.",
+    "jax": "Launch less from Python: one jax.jit around the step, lax.scan over inner loops, or a larger batch.",
+}
+
+
+def launch_bound(case: Case) -> Proposal | None:
+    """Advise on late launches, or on the number of queued ones."""
+    gaps = case.facts.gaps
+    if gaps is None or max(gaps.late_s, gaps.queued_s) <= 0:
+        return None
+    if gaps.late_s >= gaps.queued_s:
+        waits: tuple[str, ...] = ("latency", "python")
+        gain = min(gaps.late_s, sum(case.wait_s(w) for w in waits))
+        text = _HOW.get(
+            case.trace.framework, "Launch less: record the step as a graph, fuse kernels, or use a larger batch."
+        )
+        why = (
+            f"for {format_s(gaps.late_s)} of a step the device is idle because the next of {gaps.launches:.0f} launches had not been "
+            f"called yet; only {format_s(gaps.queued_s)} lie between queued ones"
+        )
+    else:
+        waits = ("latency",)
+        gain = min(gaps.queued_s, case.wait_s("latency"))
+        text = "Start fewer, larger kernels (fusion, a larger batch): the host is early enough, and faster launches would save nothing."
+        why = (
+            f"{gaps.launches:.0f} launches a step were queued in time; between queued kernels the device spends {format_s(gaps.queued_s)}, "
+            f"and waits {format_s(gaps.late_s)} for late ones"
+        )
+    if gain <= 0:
+        return None
+    return Proposal(rule="launch_bound", change=Change.WAIT, waits=waits, gain_s=gain, text=text, evidence=why)
+
+
+RULE = launch_bound
