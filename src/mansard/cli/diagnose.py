@@ -1,101 +1,211 @@
-"""`mansard diagnose`: a recorded profile, ceilings and a model -> verdict, evidence, advice."""
+"""`mansard diagnose`: profiles, ceilings, measured points and a model, in any combination -> verdict, evidence, advice."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mansard.cli.trace.common import file_options
+from mansard.cli.diagnose_options import question_options
 
 if TYPE_CHECKING:
-    from mansard.core.ceilings import Ceilings
-    from mansard.diagnose.profile import DeviceDiagnosis, Question
-
-_MATCHES = ("auto", "exact", "contains", "startswith", "glob", "regex")
+    from mansard.diagnose.inputs import Inputs
+    from mansard.diagnose.job import JobDiagnosis
+    from mansard.diagnose.profile import DeviceDiagnosis
+    from mansard.diagnose.records import Diagnosis
+    from mansard.diagnose.target import Target, TargetResult
+    from mansard.trace.timeline import Timeline
 
 
 @click.command("diagnose", short_help="Name the bottleneck of a recorded profile.")
-@file_options
-@click.option("--region", metavar="NAME", help="One range instead of the whole profile.")
-@click.option("--occurrence", type=int, default=1, show_default=True, help="Which one, from 1.")
-@click.option("--match", type=click.Choice(_MATCHES), default="auto", show_default=True, help="How NAME is compared.")
-@click.option("--all-threads", is_flag=True, help="Count work that other threads launched during the region.")
-@click.option("--marker", metavar="NAME", help="The range that marks a step.")
-@click.option("--hardware", "--on", "hardware", metavar="NAME", help="The product, where the file does not tell.")
-@click.option("--ceilings", "ceilings_file", type=click.Path(path_type=Path), help="Measured ceilings.json.")
-@click.option("--network-rate", metavar="RATE", help='One-way rate of one device between nodes, "400 Gbit/s".')
-@click.option("--node-devices", type=click.IntRange(min=1), help="Devices of one node.")
-@click.option("-v", "--verbose", is_flag=True, help="Every operator, finding and receipt line.")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@question_options
+@click.option(
+    "--target", "targets", multiple=True, metavar="LIMIT", help='Such as "share >= 0.6": exit 1 where it is missed.'
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the JSON document.")
+@click.option("--force", is_flag=True, help="Replace the output if it exists.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("-v", "--verbose", is_flag=True, help="Every operator, the kernel table, all findings and receipt lines.")
 def command(**options: Any) -> int:
     """Say what bounds a recorded run, how far it is below its ceiling, and what to change first.
 
-    Exit code 3 where the verdict is undetermined.
+    FILES are told apart by content: a profile (several are ranks of one job), an Nsight Compute CSV beside one, ceilings.json,
+    detailed.json, a run or diagnose document, a model's config.json. Exit code 1 where a --target is missed, 3 where the verdict
+    is undetermined or a ratio is refused.
 
     \b
       mansard diagnose profile.sqlite
-      mansard diagnose trace.json.gz --hardware h100-sxm --region forward --occurrence 2
-      mansard diagnose rank3.json.gz --node-devices 8 --network-rate "400 Gbit/s"
-    """
-    from mansard.cli.trace.common import device_index, read
-    from mansard.core import Bound
+      mansard diagnose trace.json.gz config.json --phase train --batch 8 --seq 4096
+      mansard diagnose rank*.json.gz --node-devices 8 --network-rate "400 Gbit/s"
+      mansard diagnose trace.json.gz out/ceilings.json --target "share >= 0.6"
+    """  # fmt: skip
+    from mansard.diagnose.inputs import sort_inputs
+    from mansard.diagnose.target import parse_target
+
+    targets = [parse_target(text) for text in options["targets"]]
+    _may_write(options)
+    inputs = sort_inputs(options["files"])
+    if inputs.profiles:
+        return _profiles(inputs, targets, options)
+    return _documents(inputs, targets, options)
+
+
+def _may_write(options: dict[str, Any]) -> None:
+    """Refuse an output that exists without --force, or that is an input, before any work."""
+    from mansard.cli.estimate_options import may_write
+    from mansard.core.errors import UsageError
+
+    output = options["output"]
+    may_write(output, force=options["force"])
+    if output is not None and any(f.exists() and output.exists() and output.samefile(f) for f in options["files"]):
+        raise UsageError(f"the output {output} is an input", hint="choose another -o")
+
+
+def _profiles(inputs: Inputs, targets: Sequence[Target], options: dict[str, Any]) -> int:
+    """Diagnose profiles, with what was given beside them."""
+    from mansard.cli.diagnose_options import question_of
+    from mansard.cli.trace.common import device_index
+    from mansard.core.errors import UsageError
+    from mansard.diagnose.candidates import candidates_of, side_by_side
+    from mansard.diagnose.job import diagnose_job
     from mansard.diagnose.profile import diagnose_profile
-    from mansard.report.diagnose_document import diagnose_document
 
-    timeline = read(options)
-    question = question_of(options, device_index(timeline, options["device"]))
-    found = diagnose_profile(timeline, question)
-    if options["as_json"]:
-        from mansard.core.document import dumps
+    if inputs.documents:
+        raise UsageError(
+            "a profile and a finished diagnosis are two questions", hint="diagnose them one after the other"
+        )
+    timelines = [_open(path, inputs, options) for path in inputs.profiles]
+    device = device_index(timelines[0], options["device"]) if len(timelines) == 1 else options["device"]
+    question = question_of(options, inputs, device)
+    job: JobDiagnosis | None = None
+    if len(timelines) > 1:
+        job = diagnose_job(timelines, question)
+        found = job.ranks[job.shown][1]
+    elif not timelines[0].used_devices:
+        from mansard.diagnose.host_profile import diagnose_host
 
-        click.echo(dumps(diagnose_document(found)), nl=False)
+        return _one(diagnose_host(timelines[0], inputs.profiles[0], question.ceilings), targets, options)
     else:
-        _print(found, verbose=options["verbose"])
-    return 3 if found[0].diagnosis.verdict.bound is Bound.UNDETERMINED else 0
+        found = diagnose_profile(timelines[0], question)
+    return _deliver(found, job, side_by_side(candidates_of(inputs.points)), targets, options)
 
 
-def question_of(options: dict[str, Any], device: int | None) -> Question:
-    """Return what was asked on the command line."""
-    from mansard.cli.trace.common import amount
-    from mansard.diagnose.profile import Question
+def _open(path: Path, inputs: Inputs, options: dict[str, Any]) -> Timeline:
+    """Open one profile with the demand of its kernels, cut to the window that was asked for."""
+    from mansard.cli.trace.common import read, with_demands
+    from mansard.core.errors import UsageError
 
-    return Question(
-        device=device,
-        ceilings=_ceilings(options["ceilings_file"]),
-        network_bytes_per_s=amount(options["network_rate"], "bytes_per_s", "--network-rate"),
-        **{
-            name: options[name]
-            for name in ("region", "occurrence", "match", "all_threads", "marker", "hardware", "node_devices")
-        },
-    )
+    given = [*inputs.counters, *([options["ncu"]] if options["ncu"] is not None else [])]
+    if len(given) > 1:
+        raise UsageError("several Nsight Compute reports are given", hint="give one of them")
+    asked = {**options, "file": path, "ncu": given[0] if given else None}
+    return read(asked, prepare=with_demands(asked))
 
 
-def _ceilings(path: Path | None) -> Ceilings | None:
-    from mansard.core.ceilings import ceilings_from_json
-    from mansard.core.document import read_document
-    from mansard.core.errors import InputError
+def _deliver(
+    found: Sequence[DeviceDiagnosis],
+    job: JobDiagnosis | None,
+    candidates: Sequence[Any],
+    targets: Sequence[Target],
+    options: dict[str, Any],
+) -> int:
+    from mansard.core.document import dumps
+    from mansard.diagnose.target import check_target
+    from mansard.report.diagnose_document import diagnose_document
+    from mansard.report.diagnose_text import candidate_lines, device_lines, job_lines, table_lines
 
-    if path is None:
-        return None
-    document = read_document(path, "ceilings/1")
-    try:
-        return ceilings_from_json(document, source=str(path))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path} is a damaged ceilings document: {error}", hint="mansard measure -o FOLDER") from None
+    results = [check_target(t, found[0].diagnosis) for t in targets]
+    if options["as_json"] or options["output"] is not None:
+        text = dumps(diagnose_document(found, job=job, targets=results, candidates=candidates))
+        _write(text, options)
+    if not options["as_json"]:
+        width, verbose = _width(), options["verbose"]
+        lines = job_lines(job, width=width) if job is not None else []
+        _say(lines)
+        for one in found if verbose else found[:1]:
+            _print(one.diagnosis, verbose=verbose)
+            _say(table_lines(one.table, width=width) if verbose else [])
+        _say([] if verbose else device_lines(found[1:], width=width, limit=3))
+        _say(candidate_lines(candidates, limit=20 if verbose else 3))
+        _say([r.line for r in results])
+    return _exit_code(found[0].diagnosis, results, refused=any(d.refused for d in found))
 
 
-def _print(found: tuple[DeviceDiagnosis, ...], *, verbose: bool) -> None:
+def _documents(inputs: Inputs, targets: Sequence[Target], options: dict[str, Any]) -> int:
+    """Show finished diagnoses again, and judge their targets."""
+    from mansard.core.errors import UsageError
+    from mansard.report.document import from_document
+
+    if not inputs.documents:
+        given = ", ".join(f"{Path(p).name} ({kind})" for p, kind in inputs.sources)
+        raise UsageError(
+            f"there is no run among the files: {given}", hint="add a profile, or a run or diagnose document"
+        )
+    if len(inputs.documents) > 1 and (options["as_json"] or options["output"] is not None):
+        raise UsageError("--json and -o write one document, several are given", hint="diagnose them one by one")
+    return max(_one(from_document(d), targets, options) for d in inputs.documents)
+
+
+def _one(diagnosis: Diagnosis, targets: Sequence[Target], options: dict[str, Any]) -> int:
+    """Deliver a diagnosis without devices."""
+    from mansard.core.document import dumps, to_jsonable
+    from mansard.diagnose.target import check_target
+    from mansard.report.document import to_document
+
+    results = [check_target(t, diagnosis) for t in targets]
+    if options["as_json"] or options["output"] is not None:
+        document = to_document(diagnosis, schema="diagnose/1")
+        document["targets"] = to_jsonable([{"target": r.target.text, "value": r.value, "met": r.met} for r in results])
+        _write(dumps(document), options)
+    if not options["as_json"]:
+        _print(diagnosis, verbose=options["verbose"])
+        _say([r.line for r in results])
+    return _exit_code(diagnosis, results, refused=False)
+
+
+def _exit_code(diagnosis: Diagnosis, results: Sequence[TargetResult], *, refused: bool) -> int:
+    """Return 1 where a target is missed, 3 where something asked for cannot be judged, else 0."""
+    from mansard.core import Bound, Implausible, Unknown
+
+    if any(r.met is False for r in results):
+        return 1
+    if refused or isinstance(diagnosis.mfu_ratio, Implausible) or any(isinstance(r.met, Unknown) for r in results):
+        return 3
+    return 3 if not results and diagnosis.verdict.bound is Bound.UNDETERMINED else 0
+
+
+def _write(text: str, options: dict[str, Any]) -> None:
+    from mansard.core.errors import UsageError
+
+    output = options["output"]
+    if output is not None:
+        try:
+            output.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"cannot write {output}: {error.strerror or error}", hint="choose another -o") from None
+        click.echo(f"wrote {output}", err=True)
+    if options["as_json"]:
+        click.echo(text, nl=False)
+
+
+def _say(lines: Sequence[str]) -> None:
+    for line in lines:
+        click.echo(line)
+
+
+def _width() -> int:
+    return max(60, min(160, shutil.get_terminal_size((80, 24)).columns))
+
+
+def _print(diagnosis: Diagnosis, *, verbose: bool) -> None:
     from mansard.report.terminal import render
 
-    width = max(60, min(160, shutil.get_terminal_size((80, 24)).columns))
     color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     encoding = sys.stdout.encoding or "utf-8"
-    for one in found if verbose else found[:1]:
-        click.echo(render(one.diagnosis, width=width, color=color, verbose=verbose, encoding=encoding), nl=False)
-    if len(found) > 1 and not verbose:
-        for other in found[1:]:
-            click.echo(f"device {other.label}: {other.diagnosis.verdict.sentence}")
+    click.echo(render(diagnosis, width=_width(), color=color, verbose=verbose, encoding=encoding), nl=False)

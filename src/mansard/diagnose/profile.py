@@ -6,21 +6,41 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from mansard.core import Area, Ceilings, Unknown
 from mansard.core.ceilings import Ceiling, Kind, Resource
-from mansard.core.errors import UndecidedError
+from mansard.core.dtypes import short_dtype
+from mansard.core.errors import InputError, UndecidedError
+from mansard.core.units import format_flop_per_s
 from mansard.diagnose.analyse import diagnose_run
+from mansard.diagnose.kernel_table import KernelTable, kernel_table
 from mansard.diagnose.links import Links
+from mansard.diagnose.model_demand import ModelGroup, groups_of, with_model
 from mansard.diagnose.peaks import GIVEN, Chip, identify
-from mansard.diagnose.profile_parts import parts_of_work
+from mansard.diagnose.profile_parts import PARTS, parts_of_work
 from mansard.diagnose.profile_run import run_of_profile
 from mansard.diagnose.records import Diagnosis, Note
-from mansard.trace.collectives_of import collectives_of
-from mansard.trace.kernel_demand import recorded_demand, with_demand
-from mansard.trace.operators_of import operators_of
+from mansard.diagnose.scope_guard import (
+    FORWARD,
+    TRAIN,
+    ScopeCheck,
+    Seen,
+    StatedWork,
+    check_scope,
+    utilisation_of,
+)
+from mansard.diagnose.utilisation import COVERED
+from mansard.predict.bound import Machine, machine_of
+from mansard.predict.estimate import Estimate
+from mansard.predict.machines import load_machine
+from mansard.trace.categories import shipped_rules
+from mansard.trace.collectives_of import CollectiveCall, collectives_of
+from mansard.trace.kernel_demand import Counted, counted, recorded_demand, with_demand
+from mansard.trace.operators_of import Operators, operators_of
 from mansard.trace.profile_steps import ProfileSteps, find_steps
 from mansard.trace.regions import Match, Region, attribute, region
+from mansard.trace.run import Part
 from mansard.trace.timeline import DEVICE_WORK, Timeline
 from mansard.trace.timeline import Kind as Event
 
@@ -37,9 +57,14 @@ class Question:
         all_threads: Count work that other threads launched during the region.
         marker: Name of the range that marks a step.
         hardware: The product, where the file does not tell.
-        ceilings: What the machine can do, where it was measured; wins over the catalogue.
+        ceilings: What the machine can do, where it was measured; preferred to the catalogue.
         network_bytes_per_s: One-way rate of the network between nodes, per device [B/s].
         node_devices: Devices of one node.
+        stated: FLOP as somebody states them.
+        peak_flop_per_s: Dense peak of one device, for MFU [FLOP/s].
+        dtype: Element type of the matrix work.
+        job_devices: Devices of the whole job, where the profile does not tell.
+        estimate: A model in its phase; its work is spread over kernels of which nothing is recorded.
     """
 
     device: int | None = None
@@ -52,6 +77,11 @@ class Question:
     ceilings: Ceilings | None = None
     network_bytes_per_s: float | None = None
     node_devices: int | None = None
+    stated: StatedWork | None = None
+    peak_flop_per_s: float | None = None
+    dtype: str | None = None
+    job_devices: int | None = None
+    estimate: Estimate | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +93,21 @@ class DeviceDiagnosis:
         label: How it is printed.
         chip: Which product it is.
         diagnosis: What was found.
+        table: Measured over theory, kernel by kernel.
+        scope: Whether stated FLOP are those of the time they are divided by; None where none are stated.
     """
 
     device: int
     label: str
     chip: Chip
     diagnosis: Diagnosis
+    table: KernelTable
+    scope: ScopeCheck | None = None
+
+    @property
+    def refused(self) -> bool:
+        """Whether a ratio was refused because numerator and denominator are not the same work."""
+        return self.scope is not None and self.scope.refused
 
 
 def diagnose_profile(timeline: Timeline, question: Question | None = None) -> tuple[DeviceDiagnosis, ...]:
@@ -84,7 +123,7 @@ def diagnose_profile(timeline: Timeline, question: Question | None = None) -> tu
     """
     question = question or Question()
     timeline = with_recorded_demand(timeline)
-    found = None
+    whole, found = timeline, None
     if question.region is not None:
         timeline, found = _of_region(timeline, question)
     devices = timeline.used_devices if question.device is None else (question.device,)
@@ -94,25 +133,196 @@ def diagnose_profile(timeline: Timeline, question: Question | None = None) -> tu
             hint="; ".join(sorted(set(timeline.absent.values()))[:2]) or "record kernels as well",
             code="no_device_work",
         )
-    steps = _steps_of(found) if found is not None else find_steps(timeline, marker=question.marker)
+    marked = find_steps(whole, marker=question.marker)
+    steps = _steps_of(found) if found is not None else marked
     operators = operators_of(timeline)
-    collectives = collectives_of(timeline, operators=operators)
-    parts = parts_of_work(timeline, operators)
-    out = []
-    for device in devices:
-        chip = identify([timeline.devices[device]], hardware=question.hardware)
-        ceilings, links = machine_of_device(chip, question)
-        run = run_of_profile(
-            timeline, device, steps=steps, links=links, operators=operators, collectives=collectives, parts=parts
-        )  # fmt: skip
-        diagnosis = diagnose_run(run, ceilings, program=timeline.source)
-        out.append(
-            DeviceDiagnosis(
-                device=device, label=timeline.devices[device].shown, chip=chip, diagnosis=_with_chip(diagnosis, chip, question)
-            )
-        )  # fmt: skip
+    scene = _Scene(
+        question=question, marked=marked, found=found, steps=steps, operators=operators,
+        collectives=collectives_of(timeline, operators=operators), parts=parts_of_work(timeline, operators),
+    )  # fmt: skip
+    out = [_of_device(timeline, device, scene) for device in devices]
     busy = {d.device: sum(o.time_s for o in d.diagnosis.operators) for d in out}
     return tuple(sorted(out, key=lambda d: (-busy[d.device], d.device)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scene:
+    """What the devices of a profile share."""
+
+    question: Question
+    marked: ProfileSteps
+    found: Region | None
+    steps: ProfileSteps
+    operators: Operators
+    collectives: Sequence[CollectiveCall]
+    parts: npt.NDArray[np.int8]
+
+
+def _of_device(timeline: Timeline, device: int, scene: _Scene) -> DeviceDiagnosis:
+    """Return the diagnosis of one device."""
+    question = scene.question
+    chip = identify([timeline.devices[device]], hardware=question.hardware)
+    ceilings, links = machine_of_device(chip, question)
+    stated = stated_work(question)
+    seen = _seen(timeline, device, scene) if stated is not None else None
+    scope = check_scope(stated, seen) if stated is not None and seen is not None else None
+    groups: tuple[ModelGroup, ...] = ()
+    notes: list[Note] = []
+    if question.estimate is not None:
+        groups = groups_of(
+            question.estimate, _machine(chip, ceilings), has_expert_kernels=_has_category(timeline, device, "moe")
+        )
+        if scope is not None and not scope.refused and scene.steps.count:
+            per_step = _repeated(scene.steps, scope.stated, seen)
+            timeline = with_model(timeline, groups, per_step, source=question.estimate.model.name)
+        else:
+            why = "what it is of is not what the profile shows" if scene.steps.count else "the profile marks no steps"
+            notes.append(Note(code="model_not_used", text=f"the model's work was not spread over kernels: {why}"))
+    run = run_of_profile(
+        timeline, device, steps=scene.steps, links=links, operators=scene.operators, collectives=scene.collectives,
+        parts=scene.parts,
+    )  # fmt: skip
+    diagnosis = _with_chip(diagnose_run(run, ceilings, program=timeline.source), chip, question)
+    if scope is not None and seen is not None:
+        diagnosis = _with_scope(diagnosis, scope, seen, ceilings, question)
+    diagnosis = replace(diagnosis, findings=(*notes, *diagnosis.findings))
+    return DeviceDiagnosis(
+        device=device, label=timeline.devices[device].shown, chip=chip, diagnosis=diagnosis,
+        table=kernel_table(diagnosis, groups), scope=scope,
+    )  # fmt: skip
+
+
+def stated_work(question: Question) -> StatedWork | None:
+    """Return the FLOP that are stated, by the caller or by the model; None where neither does."""
+    found = question.estimate
+    if question.stated is not None or found is None:
+        return question.stated
+    train = found.request.phase == "train"
+    span = None if question.region is not None else "step"
+    return StatedWork(
+        flop=float(found.phase.model_flop), of=TRAIN if train else FORWARD, span=span, devices=found.request.plan.devices,
+        accumulation=found.request.accumulation or 1 if train else None, source=f"counted from {found.model.name}",
+    )  # fmt: skip
+
+
+def _seen(timeline: Timeline, device: int, scene: _Scene) -> Seen:
+    """Return what the profile shows of the scope that FLOP are stated for."""
+    world = timeline.distributed.get("world_size")
+    devices = scene.question.job_devices or (
+        world if isinstance(world, int) and world > 0 else len(timeline.used_devices)
+    )
+    found, marked = scene.found, scene.marked
+    why = "the profile marks no steps"
+    if marked.source == "periodicity":
+        why += ", and what its kernels repeat may be a layer rather than a step"
+    inside: int | Unknown = Unknown(why, ("--marker NAME",))
+    if marked.count and marked.source != "periodicity":
+        inside = 1
+        if found is not None:
+            inside = int(((marked.start_ns >= found.start_ns) & (marked.start_ns < found.end_ns)).sum())
+    told = bool((scene.parts != PARTS.index(Part.OTHER)).any())
+    backward = bool((scene.parts == PARTS.index(Part.BACKWARD)).any()) if told else None
+    table = timeline.of(Event.KERNEL)
+    steps = scene.steps
+    recorded: float | Unknown = Unknown("no steps", ())
+    if steps.count:
+        rows = (table.device == device) & (table.start_ns >= steps.start_ns[0]) & (table.start_ns < steps.end_ns[-1])
+        count = counted(timeline, rows) if rows.any() else Unknown("no kernel in the steps")
+        recorded = count if isinstance(count, Unknown) else Unknown("not all of it is recorded")
+        if (
+            isinstance(count, Counted)
+            and count.flop_coverage_ratio >= COVERED
+            and not isinstance(count.any_flop, Unknown)
+        ):
+            recorded = count.any_flop / steps.count
+    return Seen(
+        steps=inside, devices=devices, backward=backward, region=found is not None, recorded_flop=recorded,
+        micro_batches=_micro_batches(timeline, device, scene) if backward else None,
+    )  # fmt: skip
+
+
+def _micro_batches(timeline: Timeline, device: int, scene: _Scene) -> int | None:
+    """Return the backward passes of a step, told by forward work between them; None where steps differ."""
+    table = timeline.of(Event.KERNEL)
+    part = scene.parts[scene.operators.launches.kind == int(Event.KERNEL)]
+    order = np.argsort(table.start_ns, kind="stable")
+    both = (PARTS.index(Part.FORWARD), PARTS.index(Part.BACKWARD))
+    order = order[(table.device[order] == device) & np.isin(part[order], both)]
+    begins = part[order] == both[1]
+    begins[1:] &= part[order][:-1] == both[0]
+    start = table.start_ns[order][begins]
+    if not scene.steps.count or not start.size:
+        return None
+    step = np.searchsorted(scene.steps.start_ns, start, side="right") - 1
+    counts = np.bincount(
+        step[(step >= 0) & (start < scene.steps.end_ns[np.maximum(step, 0)])], minlength=scene.steps.count
+    )
+    typical = int(np.median(counts))
+    return typical if typical > 0 and (counts == typical).mean() >= 0.8 else None
+
+
+def _repeated(steps: ProfileSteps, stated: StatedWork, seen: Seen | None) -> ProfileSteps:
+    """Return the steps as often as the stated work ran in them: a region of five steps is five times that of one."""
+    many = seen.steps if seen is not None and isinstance(seen.steps, int) else 1
+    if stated.span != "step" or many <= 1:
+        return steps
+    edges = np.linspace(int(steps.start_ns[0]), int(steps.end_ns[-1]), many + 1).astype(np.int64)
+    return replace(steps, start_ns=edges[:-1], end_ns=edges[1:], host_ns=np.diff(edges))
+
+
+def _has_category(timeline: Timeline, device: int, category: str) -> bool:
+    table = timeline.of(Event.KERNEL)
+    names = np.unique(table.name[table.device == device]).tolist()
+    return any(shipped_rules().category(timeline.names[n]) == category for n in names)
+
+
+def _machine(chip: Chip, ceilings: Ceilings) -> Machine | None:
+    """Return the machine that a model's kernels are bounded on; None where no bandwidth of it is known."""
+    cache: float | None = None
+    if chip.match.sku is not None:
+        known = load_machine(chip.match.sku.slug).on_chip_bytes
+        cache = known if isinstance(known, float) else None
+    try:
+        return machine_of(ceilings, name=chip.how, scope="device", on_chip_bytes=cache)
+    except InputError:
+        return None
+
+
+def _with_scope(
+    diagnosis: Diagnosis, scope: ScopeCheck, seen: Seen, ceilings: Ceilings, question: Question
+) -> Diagnosis:
+    """Return the diagnosis with the stated FLOP as its numerator, or with why they cannot be."""
+    peak = _stated_peak(diagnosis, ceilings, question)
+    value = peak if isinstance(peak, Unknown) else peak.value
+    per_step = scope.flop_per_step
+    if isinstance(per_step, float) and isinstance(seen.steps, int) and seen.steps > 1 and question.region is not None:
+        per_step *= seen.steps  # the region as a whole is what the diagnosis calls a step
+    whole = replace(scope, flop_per_step=per_step)
+    mfu = utilisation_of(whole, seen, step_s=diagnosis.step.median_s, peak_flop_per_s=value)
+    notes = [Note(code=f"scope_{m.what}", text=f"scope: {m.text}") for m in scope.mismatches]
+    receipt = {**diagnosis.receipt, "flop_source": scope.stated.source}
+    if not isinstance(peak, Unknown):
+        label = f"{peak.resource.label}, dense, {format_flop_per_s(peak.value)}, {peak.kind.value}, one {peak.scope}"
+        receipt["mfu_peak"] = {"label": label, **peak.to_json()}
+    return replace(
+        diagnosis, flop_per_step=per_step, full_square_flop_per_step=per_step, mfu_ratio=mfu, receipt=receipt,
+        findings=(*notes, *scope.notes, *diagnosis.findings),
+    )  # fmt: skip
+
+
+def _stated_peak(diagnosis: Diagnosis, ceilings: Ceilings, question: Question) -> Ceiling | Unknown:
+    """Return the peak that stated FLOP are divided by."""
+    dtype = question.dtype or (question.estimate.types.activation if question.estimate is not None else None)
+    if question.peak_flop_per_s is not None:
+        resource = Resource(area=Area.COMPUTE, dtype=dtype or "unstated", engine="matrix")
+        return Ceiling(resource=resource, value=question.peak_flop_per_s, unit="FLOP/s", kind=Kind.DECLARED, scope="device",
+                       source=GIVEN)  # fmt: skip
+    if dtype is None:
+        known = diagnosis.receipt.get("mfu_peak", {}).get("resource", {}).get("dtype")
+        if known is None:
+            return Unknown("the element type of the matrix work is not stated", ("--dtype bf16", "--peak"))
+        dtype = str(known)
+    return ceilings.peak(short_dtype(dtype), scope="device")
 
 
 def with_recorded_demand(timeline: Timeline) -> Timeline:

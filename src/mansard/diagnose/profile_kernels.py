@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from mansard.core import Demand, Unknown
+from mansard.core import Demand, Grade, Unknown
 from mansard.diagnose.links import Links
 from mansard.diagnose.partial import NO_BYTES, NO_FLOP
 from mansard.diagnose.profile_parts import PARTS
@@ -56,6 +56,8 @@ def kernel_name(name: str) -> str:
     'cutlass_80_tensorop_s1688gemm_64x64_16x6_tn_align4'
     """
     plain = short_name(name)
+    if plain == "enable_if" and ">::type " in name:  # the result type, before the kernel itself
+        return kernel_name(name.split(">::type ", 1)[1])
     if plain in _EMPTY_NAMES and "<" in name:
         inner = short_name(name[name.index("<") + 1 :].split(",")[0].rstrip(" >("))
         return inner or plain
@@ -203,19 +205,23 @@ def _computing(
                 replace(cost.demand.scaled(share), launches=1.0), formula=how, source=name, shapes=shapes
             )
             return replace(found, full_square_flop=full)
-    demand = _counted(state, flop, other, size, sources.dtypes[kind] if kind >= 0 else "several types")
+    dtype = sources.dtypes[kind] if kind >= 0 else "several types"
+    scalar = told is not None and told[2] is Grade.MEASURED  # counters of the scalar pipes
+    demand = _counted(state, flop, other, size, dtype, scalar=scalar)
     how = "; ".join(dict.fromkeys(told[:2])) if told is not None else "FLOP and bytes from several sources"
     return base.operator(demand, formula=how, source=name, shapes=shapes)
 
 
-def _counted(state: int, flop: float, other: float, size: float, dtype: str) -> Demand:
+def _counted(state: int, flop: float, other: float, size: float, dtype: str, *, scalar: bool) -> Demand:
     """Return a demand from counted amounts; what was not counted is said."""
     lost = [text for bit, text in ((1, NO_FLOP), (2, NO_BYTES)) if not state & bit]
     if state & 1 and other > 0:
         lost.append("other arithmetic, whose element type is not known")
     accumulate = "f64" if dtype == "f64" else _ACCUMULATE.get(dtype[0], "f32")
+    some = bool(state & 1) and flop > 0
     return Demand(
-        flop={(dtype, accumulate): flop} if state & 1 and flop > 0 else {},
+        flop={(dtype, accumulate): flop} if some and not scalar else {},
+        vector_flop={dtype: flop} if some and scalar else {},
         read_bytes=size if state & 2 else 0.0,
         uncounted=tuple(lost),
     )

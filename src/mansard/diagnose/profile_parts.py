@@ -39,7 +39,7 @@ def parts_of_work(timeline: Timeline, operators: Operators) -> npt.NDArray[np.in
         operators: Its joined operators.
     """
     launches = operators.launches
-    moment, thread, process = _launch_moments(timeline, launches, operators)
+    moment, thread, process = _launch_moments(launches, operators)
     found = np.full(moment.size, NONE, dtype=np.int8)
     zeroing = np.zeros(moment.size, dtype=np.bool_)
     for kind in (Kind.ANNOTATION, Kind.CPU_OP):
@@ -66,9 +66,7 @@ def _code(part: Part | None) -> int:
     return NONE if part is None else PARTS.index(part)
 
 
-def _launch_moments(
-    timeline: Timeline, launches: Launches, operators: Operators
-) -> tuple[Int64Array, Int64Array, Int64Array]:
+def _launch_moments(launches: Launches, operators: Operators) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Return when, on which thread and in which process each piece of work was launched; -1 where that is not known."""
     size = len(launches.work)
     moment, thread, process = (np.full(size, NONE, dtype=np.int64) for _ in range(3))

@@ -28,6 +28,8 @@ from mansard.trace.timeline import CopyKind, Events, Kind, Timeline
 Int64Array = npt.NDArray[np.int64]
 
 FRAMEWORK = "profile"
+#: A device that waits longer than this for one call of the host does not wait for a launch.
+LONGEST_DISPATCH_NS = 1_000_000
 _HOST_COPIES = (CopyKind.HOST_TO_DEVICE, CopyKind.DEVICE_TO_HOST, CopyKind.HOST_TO_ARRAY, CopyKind.ARRAY_TO_HOST,
                 CopyKind.UNIFIED_HOST_TO_DEVICE, CopyKind.UNIFIED_DEVICE_TO_HOST)  # fmt: skip
 _DEVICE_COPIES = (
@@ -129,7 +131,8 @@ def run_of_profile(
 
 def _part_of(operators: Operators, part: npt.NDArray[np.int8], kind: Kind) -> npt.NDArray[np.int8]:
     """Return the parts of the work of one kind, in the order of its table."""
-    return part[operators.launches.kind == int(kind)]
+    found: npt.NDArray[np.int8] = part[operators.launches.kind == int(kind)]
+    return found
 
 
 def _idle_time(
@@ -141,8 +144,12 @@ def _idle_time(
     capture, has no known cause. Where kernels of graphs are missing, no idle time has one.
     """
     calls = host_calls(timeline)
-    dispatch = union([idle.queued, intersection(idle.late, calls)])
+    busy_host = intersection(idle.late, calls)
+    long = busy_host.end_ns - busy_host.start_ns > LONGEST_DISPATCH_NS
+    in_call = IntervalSet(start_ns=busy_host.start_ns[long], end_ns=busy_host.end_ns[long])
+    dispatch = union([idle.queued, difference(busy_host, in_call)])
     sets = {
+        WaitCause.CALL: in_call,
         WaitCause.SYNC: idle.host_sync,
         WaitCause.INPUT: idle.input_wait,
         WaitCause.PYTHON: difference(idle.late, calls),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from mansard.core import BOUND_SHARE, Area, Bound, Grade, Unknown, is_known, share_of, worst_grade
 from mansard.core.units import format_bytes_per_s, format_flop_per_s, format_ratio, format_s
-from mansard.diagnose.areas import areas_of, link_of, needs_of, share_and_least, shares_by_category
+from mansard.diagnose.areas import WAITING, areas_of, link_of, needs_of, share_and_least, shares_by_category
 from mansard.diagnose.judge_operators import JudgedOperator
 from mansard.diagnose.records import Verdict
 from mansard.diagnose.rules import Case
@@ -23,7 +23,7 @@ _WILL_NOT_HELP = {
 #: Another kind within this of the largest share is named as counter-evidence.
 CLOSE = 0.10
 _CAUSES = {"input": "waiting for input data", "python": "Python between operations", "sync": "waiting in synchronisation",
-           "compile": "compiling", "copy": "copies between host and device"}  # fmt: skip
+           "compile": "compiling", "call": "long calls of the runtime (first use, allocation, loading)", "copy": "copies between host and device"}  # fmt: skip
 
 
 def main_verdict(case: Case) -> Verdict:
@@ -121,6 +121,11 @@ def _in_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator], sha
     )
 
 
+def _short(name: str, limit: int = 36) -> str:
+    """Return a name for a sentence; of a longer one both ends."""
+    return name if len(name) <= limit else f"{name[: limit - 13]}...{name[-10:]}"
+
+
 def _nothing_known(case: Case, rows: Sequence[JudgedOperator], share_of_step: float) -> Verdict:
     """Return the verdict where most of the step is time whose limit nothing tells; what names suggest is called a heuristic."""
     total = sum(r.total_s for r in rows)
@@ -136,7 +141,7 @@ def _nothing_known(case: Case, rows: Sequence[JudgedOperator], share_of_step: fl
         kinds = [f"{k} {format_ratio(v)}" for k, v in shares_by_category(rows).items() if v >= 0.05]
         counter = (*counter, f"heuristic, by kernel names alone: {', '.join(kinds[:5])} [assumed]")
     unknown = Unknown(reason, needs)
-    names = ", ".join(dict.fromkeys(r.operator.name for r in rows[:3]))
+    names = ", ".join(dict.fromkeys(_short(r.operator.name) for r in rows[:3]))
     where = f"is in operations whose limit is not known ({names})" if idle <= total / case.windows.count else "is idle"
     supply = f" Supply {needs[0]}." if needs else ""
     return Verdict(
@@ -189,10 +194,13 @@ def _communication(case: Case, rows: Sequence[JudgedOperator], share_of_step: fl
 def _between_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator], share_of_step: float) -> Verdict:
     seconds = case.account.by_kind[bound.value]
     least = sum(j.least.terms[0].time_s * j.calls for j in case.judged if j.least.terms) / case.windows.count
+    # Without the demand of most operations their least time is no share of anything.
+    all_known = sum(j.total_s for j in case.judged if j.least.terms) >= 0.5 * sum(j.total_s for j in case.judged)
     cost = case.ceilings.fixed_cost(case.trace.framework)
     calls = sum(r.calls for r in rows) / case.windows.count
     if bound is Bound.LATENCY:
-        label = f"{case.trace.framework} fixed cost"
+        profile = case.trace.framework == "profile"
+        label = "launch cost" if profile else f"{case.trace.framework} fixed cost"
         programs = case.programs()
         inside = sum(r.total_s for r in rows if programs[r.index]) > 0.5 * sum(r.total_s for r in rows)
         if inside:  # what starts them is the executor of the compiled program, not a call from Python
@@ -201,6 +209,11 @@ def _between_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator]
             each = f" ({format_s(cost.value)} each, {cost.kind.value})" if not isinstance(cost, Unknown) else ""
         sentence = f"Latency-bound: {format_ratio(share_of_step)} of a step is the cost of starting operations{each}."
         evidence = [f"{calls:.0f} operations a step are dominated by the cost of calling them [modelled]"]
+        if profile:
+            total = sum(j.calls for j in case.judged) / case.windows.count
+            evidence = [
+                f"{format_s(seconds)} of a step the device waits for work that is being launched, for {total:.0f} operations [measured]"
+            ]
         if rows:
             evidence.append(f"{rows[0].operator.name}: {rows[0].judgement.reason} [{rows[0].judgement.grade.value}]")
     else:
@@ -218,9 +231,7 @@ def _between_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator]
         limiting_ceiling=label,
         level=None,
         link=None,
-        share_of_ceiling=Unknown("waiting has no ceiling; see the headroom")
-        if bound is Bound.HOST
-        else share_of(least, case.account.step_s),
+        share_of_ceiling=share_of(least, case.account.step_s) if bound is Bound.LATENCY and all_known else WAITING,
         headroom_s=seconds,
         time_share=share_of_step,
         grade=Grade.MEASURED if bound is Bound.HOST else Grade.MODELLED,

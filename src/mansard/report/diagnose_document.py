@@ -1,22 +1,81 @@
-"""The `diagnose` document of a profile: the keys of a run for the busiest device, and the other devices beside it."""
+"""The `diagnose` document of a profile: the keys of a run for the busiest device, and the other devices and ranks beside it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from mansard.core.document import to_jsonable
+from mansard.diagnose.candidates import Candidate
+from mansard.diagnose.job import JobDiagnosis
 from mansard.diagnose.profile import DeviceDiagnosis
+from mansard.diagnose.target import TargetResult
 from mansard.report.document import to_document
 
 
-def diagnose_document(found: Sequence[DeviceDiagnosis]) -> dict[str, Any]:
+def diagnose_document(
+    found: Sequence[DeviceDiagnosis],
+    *,
+    job: JobDiagnosis | None = None,
+    targets: Sequence[TargetResult] = (),
+    candidates: Sequence[Sequence[Candidate]] = (),
+) -> dict[str, Any]:
     """Return the document of a profile's diagnosis.
 
     Args:
         found: The diagnosis of each device, the busiest first.
+        job: The ranks, where several were given; `found` is then one of them.
+        targets: What was asked of it.
+        candidates: Measured implementations side by side.
     """
     first, *others = found
-    document = to_document(first.diagnosis, schema="diagnose/1")
-    document["device"] = first.label
-    document["other_devices"] = [{"device": d.label, **to_document(d.diagnosis, schema="diagnose/1")} for d in others]
-    return document
+    document = _device(first)
+    document["other_devices"] = [_device(d) for d in others]
+    if job is not None:
+        document |= _job(job)
+    extra = {
+        "targets": [{"target": t.target.text, "value": t.value, "met": t.met} for t in targets],
+        "candidates": [[_candidate(c) for c in group] for group in candidates],
+    }
+    return document | dict(to_jsonable(extra))
+
+
+def _device(one: DeviceDiagnosis) -> dict[str, Any]:
+    """Return the document of one device."""
+    document = to_document(one.diagnosis, schema="diagnose/1")
+    scope = one.scope
+    extra: dict[str, Any] = {"device": one.label, "kernel_table": one.table}
+    if scope is not None:
+        extra["scope"] = {
+            "flop_per_device_and_step": scope.flop_per_step, "refused": scope.refused, "source": scope.stated.source,
+            "mismatches": scope.mismatches,
+        }  # fmt: skip
+    return document | dict(to_jsonable(extra))
+
+
+def _job(job: JobDiagnosis) -> dict[str, Any]:
+    """Return what the ranks say, each by itself and together."""
+    ranks = []
+    for (name, devices), seen in zip(job.ranks, job.compared.ranks, strict=True):
+        d = devices[0].diagnosis
+        ranks.append(
+            {
+                "rank": name, "source": seen.source, "verdict": d.verdict, "step": d.step, "time_shares": d.time_shares,
+                "waiting_s": _s(seen.waiting_ns), "late_s": _s(seen.late_ns), "exposed_communication_s": _s(seen.exposed_ns),
+            }
+        )  # fmt: skip
+    extra = {
+        "shown_rank": job.ranks[job.shown][0], "straggler_rank": job.straggler, "ranks": ranks,
+        "imbalance_ratio": job.compared.imbalance_ratio(),
+        "rank_findings": [{"code": f.code, "text": f.text} for f in job.compared.findings],
+    }  # fmt: skip
+    return dict(to_jsonable(extra))
+
+
+def _s(value: Any) -> Any:
+    return value / 1e9 if isinstance(value, int) else value
+
+
+def _candidate(c: Candidate) -> dict[str, Any]:
+    return {"benchmark": c.benchmark, "impl": c.impl, "backend": c.backend, "params": dict(c.params), "time_s": c.time_s,
+            "device": c.device}  # fmt: skip

@@ -41,7 +41,8 @@ _LETTERS = {"compute": "C", "memory": "M", "network": "N", "host": "H", "latency
 _SHORT_BOUND = {Bound.UNDETERMINED: "undet."}
 #: Stands for a space at which a line must not break; no text holds it, since `clean` escapes private characters.
 _GLUE = "\ue000"
-_TOP_ROWS, _VERBOSE_ROWS = 10, 40
+_TOP_ROWS, _VERBOSE_ROWS, _BRIEF_ROWS = 10, 40, 7
+_LONGEST_WORD = 40
 _FIRST_THINGS, _MOST_CEILINGS = 3, 4
 
 
@@ -53,11 +54,13 @@ class _Page:
         console: Collects the lines.
         ascii_only: Whether the reader's encoding is not UTF-8.
         verbose: Whether to show more rows and the whole receipt.
+        brief: Whether to keep to about forty lines: a recorded profile has long names and much that is not known.
     """
 
     console: Console
     ascii_only: bool
     verbose: bool
+    brief: bool = False
 
     @property
     def width(self) -> int:
@@ -65,6 +68,12 @@ class _Page:
 
     def clean(self, text: object) -> str:
         return clean(text, ascii_only=self.ascii_only)
+
+    def tokens(self, text: str) -> str:
+        """Return a text on a brief page with its long names cut in the middle."""
+        if not self.brief:
+            return text
+        return " ".join(self.short(word, _LONGEST_WORD) for word in text.split(" "))
 
     def short(self, text: object, limit: int) -> str:
         """Return foreign text in at most `limit` columns of the terminal."""
@@ -74,8 +83,9 @@ class _Page:
         cut = shorten(plain, limit, ellipsis="..." if self.ascii_only else "\u2026")
         return cut if cell_len(cut) <= limit else set_cell_size(plain, limit).rstrip()
 
-    def heading(self, title: str, aside: str = "") -> None:
-        self.console.print()
+    def heading(self, title: str, aside: str = "", *, close: bool = False) -> None:
+        if not (close and self.brief):
+            self.console.print()
         self.console.print(Text.assemble((title, "bold"), (f"  {aside}" if aside else "", "dim")))
 
     def wrapped(self, text: str, *, first: str = "  ", rest: str = "", style: str = "", lines: int = 0) -> None:
@@ -130,7 +140,8 @@ def render(
         legacy_windows=False, _environ={},
     )  # fmt: skip
     ascii_only = encoding.lower().replace("-", "").replace("_", "") not in ("utf8", "utf8sig")
-    page = _Page(console=console, ascii_only=ascii_only, verbose=verbose)
+    brief = diagnosis.framework == "profile" and not verbose
+    page = _Page(console=console, ascii_only=ascii_only, verbose=verbose, brief=brief)
     _headline(page, diagnosis)
     _step(page, diagnosis)
     _time(page, diagnosis)
@@ -164,7 +175,9 @@ def _headline(page: _Page, d: Diagnosis) -> None:
     for piece in line.wrap(page.console, page.width):
         page.console.print(piece, soft_wrap=True)
     for name, why in reasons(d):
-        page.wrapped(page.clean(f"{name}: {why}"), style="dim", lines=0 if page.verbose else 2)
+        page.wrapped(page.clean(f"{name}: {why}"), style="dim", lines=0 if page.verbose else 1 if page.brief else 2)
+    if not page.verbose:
+        _areas(page, d)
     if page.verbose:
         for title, sentences in (
             ("because", d.verdict.evidence),
@@ -173,6 +186,29 @@ def _headline(page: _Page, d: Diagnosis) -> None:
         ):
             for sentence in sentences:
                 page.wrapped(page.clean(sentence), first=f"  {title}: ")
+
+
+def _areas(page: _Page, d: Diagnosis) -> None:
+    """Print the other areas that are bounds of the step: one verdict never hides another."""
+    others = [a for a in d.verdict.areas if a.is_bound and a.area != d.verdict.bound.value]
+    words = [f"{a.area} {format_ratio(a.time_share)} ({format_s(a.time_s)})".replace(" ", _GLUE) for a in others]
+    if words:
+        page.wrapped(", ".join(words), first="also bound by: ", rest="  ", style="dim")
+
+
+def _all_areas(page: _Page, d: Diagnosis) -> None:
+    """Print every area by itself: time, share of each kind of ceiling, headroom."""
+    for a in d.verdict.areas:
+        kinds = ", ".join(f"{format_ratio(v)} of {k}" for k, v in a.shares_by_kind.items())
+        share = kinds or figure(a.share_of_ceiling, format_ratio)
+        link = f", link {page.clean(a.link)}" if a.link else ""
+        ceiling = f" ({page.clean(a.limiting_ceiling)})" if a.limiting_ceiling else ""
+        mark = "a bound" if a.is_bound else "no bound"
+        page.wrapped(
+            f"{format_s(a.time_s)}, {format_ratio(a.time_share)} of the step, {mark}; share of ceiling {share}{ceiling}{link}; "
+            f"headroom {figure(a.headroom_s, format_s)}",
+            first=f"  {a.area}: ",
+        )
 
 
 def _step(page: _Page, d: Diagnosis) -> None:
@@ -187,7 +223,9 @@ def _step(page: _Page, d: Diagnosis) -> None:
         spread = f"{format_s(s.median_s)} median of {s.count} steps, 95 % of the median in {low} to {high}"
     found = "" if s.source == "none" else f"; steps found by {page.clean(s.source)}"
     overhead = s.profiler_overhead_ratio
-    if overhead is None:
+    if d.framework == "profile":
+        profiler = ""
+    elif overhead is None:
         profiler = f"profiler overhead not measured ({format_s(s.profiled_median_s)} with it on)"
     else:
         with_it = f"({format_s(s.profiled_median_s)} with it on)"
@@ -196,7 +234,7 @@ def _step(page: _Page, d: Diagnosis) -> None:
             if overhead >= 0
             else f"profiler cost within noise {with_it}"
         )
-    page.wrapped(f"{spread}{found}; {profiler}", lines=0 if page.verbose else 4)
+    page.wrapped("; ".join(x for x in (f"{spread}{found}", profiler) if x), lines=0 if page.verbose else 4)
     work = [figure(d.flop_per_step, format_flop, missing="?"), figure(d.bytes_per_step, format_bytes, missing="?")]
     units = ["matrix FLOP" if work[0] == "?" else "of matrix work", "bytes" if work[1] == "?" else "compulsory traffic"]
     mfu = figure(d.mfu_ratio, format_ratio)
@@ -236,10 +274,12 @@ def _time(page: _Page, d: Diagnosis) -> None:
         line.rstrip()
         page.console.print(Text.assemble("  ", line), soft_wrap=True)
     parts = [
-        f"{page.short(p.kind, 16)} {format_s(p.time_s)} ({p.bound.value})" for p in d.parts if p.time_s > 0
+        f"{page.short(p.kind, 16)} {format_s(p.time_s)} ({', '.join(p.bounds[:2]) or p.bound.value})" for p in d.parts if p.time_s > 0
     ]  # fmt: skip
     if parts:
         page.wrapped(", ".join(p.replace(" ", _GLUE) for p in parts), first="  by part: ", rest="    ")
+    if page.verbose:
+        _all_areas(page, d)
 
 
 #: Columns after the name, with the width of page from which on each is shown.
@@ -251,7 +291,7 @@ _COLUMNS = {
 _EXPENDABLE = ("ceiling", "part", "calls", "FLOP/B", "bytes", "FLOP", "bound", "headroom")
 _LEFT = ("bound", "part", "ceiling")
 _FOR_A_NAME = ("calls", "part", "ceiling")
-_LEAST_NAME, _MOST_NAME = 13, 60
+_LEAST_NAME, _MOST_NAME, _BRIEF_NAME = 13, 60, 24
 
 
 def _cells(page: _Page, row: OperatorRow, step_s: float) -> dict[str, str]:
@@ -288,7 +328,7 @@ def _sum_cells(rows: tuple[OperatorRow, ...], step_s: float) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _widths(page_width: int, gap: int, rows: list[dict[str, str]], names: list[int]) -> dict[str, int]:
+def _widths(page_width: int, gap: int, rows: list[dict[str, str]], names: list[int], least: int = 13) -> dict[str, int]:
     """Return the columns to show and their widths: a figure is never cut, a column that has no room is left out.
 
     Args:
@@ -296,6 +336,7 @@ def _widths(page_width: int, gap: int, rows: list[dict[str, str]], names: list[i
         gap: Columns between two columns of the table.
         rows: Texts of the rows by title.
         names: Widths of the names; where many more fit without it, a column is left out for them.
+        least: Room that a name must have.
     """
     widths = {
         title: max([len(title), *(cell_len(r.get(title, "")) for r in rows)])
@@ -307,7 +348,7 @@ def _widths(page_width: int, gap: int, rows: list[dict[str, str]], names: list[i
         return page_width - sum(w + gap for w in widths.values())
 
     for title in _EXPENDABLE:
-        if room() >= _LEAST_NAME:
+        if room() >= least:
             break
         widths.pop(title, None)
     for title in _FOR_A_NAME:
@@ -319,7 +360,7 @@ def _widths(page_width: int, gap: int, rows: list[dict[str, str]], names: list[i
 
 
 def _operators(page: _Page, d: Diagnosis) -> None:
-    limit = _VERBOSE_ROWS if page.verbose else _TOP_ROWS
+    limit = _VERBOSE_ROWS if page.verbose else _BRIEF_ROWS if page.brief else _TOP_ROWS
     # One row more than the limit takes no more lines than a row that sums a single operator up.
     shown = d.operators if len(d.operators) <= limit + 1 else d.operators[:limit]
     others = d.operators[len(shown) :]
@@ -329,9 +370,11 @@ def _operators(page: _Page, d: Diagnosis) -> None:
     gap = 2 if page.width >= 100 else 1
     names = [page.clean(name) for name in distinct_names(shown)]
     longest = max((cell_len(n) for n in names), default=0)
-    widths = _widths(page.width, gap, [*cells, *(c for _, c in summed)], [cell_len(n) for n in names])
+    least = min(longest, _BRIEF_NAME) if page.brief else _LEAST_NAME
+    widths = _widths(page.width, gap, [*cells, *(c for _, c in summed)], [cell_len(n) for n in names], least)
     room = page.width - sum(w + gap for w in widths.values())
     width = min(_MOST_NAME, room, max(longest, _LEAST_NAME))
+    kernels = d.framework == "profile"
     page.heading("Operators", f"per step, {len(d.operators)} in all; ? not known, ! cannot be true")
     if not d.operators:
         page.wrapped("none were recorded")
@@ -348,7 +391,11 @@ def _operators(page: _Page, d: Diagnosis) -> None:
 
     line("name", {title: title for title in widths}, style="bold")
     for row, name, texts in zip(shown, names, cells, strict=True):
-        if cell_len(name) > width:  # a line of its own: a name that is cut is of no use
+        if (
+            cell_len(name) > width and kernels and not page.verbose
+        ):  # a kernel's name is cut in the middle: both ends tell
+            name = page.short(name, width)
+        elif cell_len(name) > width:  # a line of its own: a name that is cut is of no use
             page.console.print(Text(page.short(name, page.width)), soft_wrap=True)
             name = ""
         line(name, texts, bound=_STYLES[row.bound.value])
@@ -371,7 +418,8 @@ def _advice(page: _Page, d: Diagnosis) -> None:
     for index, item in enumerate(d.advice[:limit], 1):
         share = f" ({format_ratio(item.gain_s / d.step.median_s)})" if d.step.median_s > 0 else ""
         gain = f"up to {format_s(item.gain_s)}/step{share}:".replace(" ", _GLUE)
-        page.wrapped(f"{gain} {page.clean(item.text)}", first=f"  {index}. ", lines=0 if page.verbose else 4)
+        most = 0 if page.verbose else 2 if page.brief else 4
+        page.wrapped(f"{gain} {page.tokens(page.clean(item.text))}", first=f"  {index}. ", lines=most)
         if page.verbose:
             page.wrapped(f"{page.clean(item.evidence)} [{page.clean(item.rule)}]", first="     ", style="dim")
 
@@ -379,16 +427,18 @@ def _advice(page: _Page, d: Diagnosis) -> None:
 def _findings(page: _Page, d: Diagnosis) -> None:
     if not d.findings:
         return
-    limit = len(d.findings) if page.verbose else 4
+    limit = len(d.findings) if page.verbose else 3 if page.brief else 4
     more = f"{len(d.findings) - limit} more in --json and the report" if len(d.findings) > limit else ""
-    page.heading("Findings", more)
+    page.heading("Findings", more, close=True)
     for note in d.findings[:limit]:
-        page.wrapped(page.clean(note.text), first="  - ", lines=0 if page.verbose else 2)
+        scope = note.code.startswith("scope")  # what makes a ratio wrong is said in full
+        most = 0 if page.verbose else 4 if scope else 1 if page.brief else 2
+        page.wrapped(page.tokens(page.clean(note.text)), first="  - ", lines=most)
 
 
 def _receipt(page: _Page, d: Diagnosis) -> None:
     rows = receipt_rows(d.receipt, limit=200 if page.verbose else 1000)
-    page.heading("Receipt", "" if page.verbose or not rows else "machine, versions and settings with -v")
+    page.heading("Receipt", "" if page.verbose or not rows else "machine, versions and settings with -v", close=True)
     times = chart.used_ceilings(d)
     used = [d.ceilings[i] for i in sorted(times, key=lambda i: -times[i])]
     limit = len(used) if page.verbose else _MOST_CEILINGS
@@ -399,6 +449,12 @@ def _receipt(page: _Page, d: Diagnosis) -> None:
     if page.verbose:
         for name, value in rows:
             page.wrapped(page.clean(value), first=f"  {page.short(name, 40)}: ", rest="      ", lines=6)
+    elif page.brief:
+        for name in ("mfu_peak.label", "hardware"):
+            text = dict(rows).get(name)
+            if text:
+                title = name.removesuffix(".label").replace("_", " ")
+                page.wrapped(page.clean(text), first=f"  {title}: ", rest="    ", lines=1)
     elif rows:
         # The peak first, then what is said in one word; the machine's details are for --verbose, the report and --json.
         rows.sort(key=lambda row: not row[0].startswith(("peak", "mfu_peak.label")))

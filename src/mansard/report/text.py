@@ -252,15 +252,18 @@ def reasons(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         ("bytes per step", diagnosis.bytes_per_step),
         ("MFU", diagnosis.mfu_ratio),
     )
-    found = []
+    found: dict[str, list[str]] = {}
     for name, value in named:
         if isinstance(value, Unknown):
             needs = f"; needs {', '.join(value.needs)}" if value.needs else ""
-            found.append((name, clean(f"not known: {value.reason}{needs}")))
+            if value.reason in diagnosis.verdict.sentence:
+                continue  # the verdict itself says so
+            found.setdefault(clean(f"not known: {value.reason}{needs}"), []).append(name)
         elif isinstance(value, Implausible):
             suspects = "; ".join(value.suspects)
-            found.append((name, clean(f"{format_ratio(value.value)} cannot be true; suspects: {suspects}")))
-    return found
+            text = clean(f"{format_ratio(value.value)} cannot be true; suspects: {suspects}")
+            found.setdefault(text, []).append(name)
+    return [(", ".join(names), why) for why, names in found.items()]
 
 
 def total_of(values: Sequence[float | Unknown]) -> tuple[float, int]:

@@ -37,6 +37,7 @@ class WaitCause(StrEnum):
     SYNC = "sync"
     COMPILE = "compile"
     PYTHON = "python"
+    CALL = "call"  # one long call of the runtime: first use, allocation, loading of kernels
     UNEXPLAINED = "unexplained"  # nothing runs, and nothing recorded tells why
 
 

@@ -1,0 +1,106 @@
+"""What `mansard diagnose` prints beside the diagnosis: ranks, devices, the kernel table, candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mansard.core import Unknown, is_known
+from mansard.core.units import format_ratio, format_s
+from mansard.diagnose.candidates import Candidate
+from mansard.diagnose.job import JobDiagnosis
+from mansard.diagnose.kernel_table import SMALL_S, KernelTable, TableRow
+from mansard.diagnose.profile import DeviceDiagnosis
+from mansard.report.text import clean, shorten
+from mansard.report.trace_text import table
+
+_ROWS = 25
+
+
+def job_lines(job: JobDiagnosis, *, width: int) -> list[str]:
+    """Return the ranks with their verdicts, and which of them makes the others wait.
+
+    Args:
+        job: The ranks.
+        width: Columns of the page.
+    """
+    rows = []
+    for (name, devices), seen in zip(job.ranks, job.compared.ranks, strict=True):
+        d = devices[0].diagnosis
+        waits = "?" if isinstance(seen.waiting_ns, Unknown) else format_s(seen.waiting_ns / 1e9)
+        late = "?" if isinstance(seen.late_ns, Unknown) else format_s(seen.late_ns / 1e9)
+        top = d.verdict.areas[0] if d.verdict.areas else None
+        share = f"{format_ratio(top.time_share)}" if top is not None else "?"
+        rows.append([name, d.verdict.bound.value, share, format_s(d.step.median_s), waits, late])
+    lines = ["Ranks", *table(["rank", "bound", "of step", "step", "waits for peers", "makes peers wait"], rows)]
+    straggler = job.straggler
+    if isinstance(straggler, Unknown):
+        lines.append(f"  straggler: none can be named: {straggler.reason}")
+    else:
+        lines.append(f"  straggler: rank {straggler} makes the others wait most; it is the one shown")
+    return [*[line[:width] for line in lines], ""]
+
+
+def device_lines(found: Sequence[DeviceDiagnosis], *, width: int, limit: int) -> list[str]:
+    """Return the verdicts of the devices that are not shown whole, one line each."""
+    lines = [f"device {clean(d.label)}: {clean(d.diagnosis.verdict.sentence)}" for d in found[:limit]]
+    if len(found) > limit:
+        lines.append(f"{len(found) - limit} more devices with -v")
+    return [shorten(line, width, ellipsis="...") if len(line) > width else line for line in lines]
+
+
+def candidate_lines(groups: Sequence[Sequence[Candidate]], *, limit: int) -> list[str]:
+    """Return measured implementations of one operation side by side, the fastest first."""
+    if not groups:
+        return []
+    lines = ["", "Measured side by side"]
+    for group in groups[:limit]:
+        what = ", ".join(
+            f"{k} {v}" for k, v in group[0].params.items() if isinstance(v, int | str) and v not in ("", 0)
+        )
+        times = ", ".join(f"{c.impl} {format_s(c.time_s)}" for c in group)
+        lines.append(f"  {clean(group[0].benchmark)}: {clean(times)}")
+        lines.append(f"    {shorten(clean(what), 74, ellipsis='...')}")
+    return lines
+
+
+def table_lines(found: KernelTable, *, width: int, limit: int = _ROWS) -> list[str]:
+    """Return the kernel table: measured over theory, by recoverable seconds.
+
+    Args:
+        found: The table.
+        width: Columns of the page.
+        limit: Most rows.
+    """
+    room = max(16, width - 62)
+    lines = ["", "Measured over theory, per step"]
+    if found.groups:
+        lines += table(_HEAD, [_cells(r, room) for r in found.groups])
+        lines.append("")
+    known = [r for r in found.rows if r.rank]
+    lines += (
+        table(_HEAD, [_cells(r, room) for r in known[:limit]]) if known else ["  of no kernel is a least time known"]
+    )
+    if len(known) > limit:
+        lines.append(f"  {len(known) - limit} more in --json")
+    if found.in_no_model:
+        total = sum(t for _, t in found.in_no_model)
+        names = ", ".join(dict.fromkeys(shorten(clean(n), 40, ellipsis="...") for n, _ in found.in_no_model[:4]))
+        lines.append(f"  in no model: {format_s(total)} in {len(found.in_no_model)} kinds of kernel, first {names}")
+    if found.never_ran:
+        lines.append(f"  in the model, but no kernel of their kind ran: {', '.join(found.never_ran[:8])}")
+    lines.append(f"  shorter than {format_s(SMALL_S)} each: {found.small_count:.0f} kernels, {format_s(found.small_s)}")
+    lines.append(f"  all kernels {format_s(found.kernel_sum_s)}; the rest of the step {format_s(found.gap_s)}")
+    return [line if len(line) <= width else shorten(line, width, ellipsis="...") for line in lines]
+
+
+_HEAD = ["kernel", "rank", "calls", "needs", "took", "took/needs", "recoverable"]
+
+
+def _cells(row: TableRow, room: int) -> list[str]:
+    def text(value: float | Unknown, write: object = format_s) -> str:
+        return write(value) if is_known(value) and callable(write) else "?"
+
+    ratio = f"{row.ratio:.2f}" if is_known(row.ratio) else "?"
+    name = shorten(clean(row.name), room, ellipsis="...")
+    return [name, str(row.rank or ""), f"{row.calls:.4g}", text(row.modelled_s), format_s(row.measured_s), ratio,
+            text(row.recoverable_s)]  # fmt: skip
