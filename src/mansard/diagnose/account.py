@@ -23,6 +23,8 @@ from mansard.trace.run import Part, RunTrace, WaitCause
 
 #: An unprofiled step this much slower than the profiled ones is more than noise.
 NOISE_RATIO = 0.25
+#: A gap of up to so many calls of the smallest operation is that of calling the next one.
+CALLING = 3.0
 #: At least this share of the recorded dispatch is kept, whatever the profiler is thought to have added to it.
 LEAST_DISPATCH = 0.2
 #: Precedence where several run at once: computing before communicating before waiting.
@@ -189,10 +191,14 @@ def _unmapping_s(trace: RunTrace, memory: MemoryEvidence) -> float:
 
 
 def _between(trace: RunTrace, pieces: Segments, per_step: float) -> tuple[float, float]:
-    """Return dispatch and Python time per step: a gap up to the cost of one dispatch is dispatch, the rest Python."""
+    """Return dispatch and Python time per step.
+
+    Between two operations that follow at once lies the cost of calling them, the interpreter's part included. A longer gap
+    holds one such call, and Python for the rest.
+    """
     gap = (pieces.end_ns - pieces.start_ns)[pieces.owner == -1].astype(np.float64)
     allowance_ns = (trace.op_floor_s + trace.op_overhead_s) * 1e9
-    dispatch = np.minimum(gap, allowance_ns).sum()
+    dispatch = np.where(gap <= CALLING * allowance_ns, gap, np.minimum(gap, allowance_ns)).sum()
     return pieces.total_ns("dispatch") * per_step + dispatch * per_step, float(gap.sum() - dispatch) * per_step
 
 

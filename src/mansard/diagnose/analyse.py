@@ -22,6 +22,7 @@ from mansard.diagnose.judge_operators import (
 from mansard.diagnose.overhead import ProfilerCost, profiler_cost
 from mansard.diagnose.partial import NO_BYTES, NO_FLOP, bytes_of, flop_of, intensity_of
 from mansard.diagnose.records import Diagnosis, Note, OperatorRow, PartTime, StepTime
+from mansard.diagnose.regime import in_regime, regime_of_operations
 from mansard.diagnose.rules import Case, advise
 from mansard.diagnose.sweep import charged_s
 from mansard.diagnose.verdict import main_verdict
@@ -60,6 +61,10 @@ def diagnose_run(
     duration = _within_step(windows, chosen, duration, step.median_s)
     memory = memory_evidence(trace, chosen, windows.count)
     judged = judge_operators(trace, ceilings, chosen, charged, duration, memory)
+    regime = regime_of_operations(judged, ceilings, steps=windows.count, step_s=step.median_s)
+    if regime > 1.0:
+        ceilings = in_regime(ceilings, regime)
+        judged = judge_operators(trace, ceilings, chosen, charged, duration, memory)
     where = account(trace, windows, judged, charged, duration, step.median_s, memory, around_s=cost.around_s)
     case = Case(
         trace=trace, ceilings=ceilings, windows=windows, judged=judged, account=where, memory=memory,
@@ -84,8 +89,20 @@ def diagnose_run(
         advice=advise(case),
         ceilings=ceilings.ceilings,
         receipt=_receipt(trace, ceilings, judged, drift),
-        findings=_findings(trace, step, judged, windows, drift, ceilings),
+        findings=(*_findings(trace, step, judged, windows, drift, ceilings), *_regime_note(regime)),
         attributed_ratio=_attributed(judged),
+    )
+
+
+def _regime_note(ratio: float) -> tuple[Note, ...]:
+    if ratio <= 1.0:
+        return ()
+    return (
+        Note(
+            code="memory_regime",
+            text=f"operations on operands far beyond the caches ran at {ratio:.2f} of the memory ceiling: memory was in a faster "
+            "regime than when it was measured, and its ceilings are raised to what was seen",
+        ),
     )
 
 

@@ -5,16 +5,23 @@ A brief probe before and after a program says which regime the program met, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mansard.core import Area, Ceilings, Resource
+from mansard.core import Area, Ceilings, Kind, Resource, Unknown, least_time
+from mansard.diagnose.judge_operators import JudgedOperator
 
 #: A probe this much below (or, inverted, above) the typical figure is another regime, not noise.
 ANOTHER_REGIME = 0.9
 #: Other load above which a probe says nothing about the machine.
 FOREIGN_LOAD = 0.08
+#: Operands this many times the last cache leave nothing of worth in it for the next operation.
+BEYOND_CACHE = 2.0
+#: No machine on record has regimes further apart; what is faster than this was not in that memory.
+FARTHEST_REGIME = 2.5
+#: Share of a step below which one kind of operation is no witness.
+WITNESS_SHARE = 0.02
 
 
 def seen_regime(
@@ -46,6 +53,46 @@ def seen_regime(
             notes[f"{key}_ratio"] = ratio
             result = _scaled(result, area, match, ratio)
     return result, notes
+
+
+def regime_of_operations(judged: Sequence[JudgedOperator], ceilings: Ceilings, *, steps: int, step_s: float) -> float:
+    """Return how much faster than its measured ceiling memory was while the program ran; 1 where nothing shows it.
+
+    An operation on operands far larger than the last cache that moves its compulsory bytes faster than the memory ceiling
+    is itself a measurement of that memory: the ceiling was taken in a slower regime.
+
+    Args:
+        judged: Operations of the steady steps with their times.
+        ceilings: The machine.
+        steps: How many steps they are of.
+        step_s: Time of one step [s].
+    """
+    if len(ceilings.levels) < 2:
+        return 1.0
+    last, cache = ceilings.levels[-1], ceilings.levels[-2]
+    best = 1.0
+    for row in judged:
+        demand = row.operator.demand
+        if isinstance(demand, Unknown) or row.operator.scope != "node":
+            continue
+        if demand.working_set < BEYOND_CACHE * cache.capacity("node") or row.total_s < WITNESS_SHARE * step_s * steps:
+            continue
+        limiting = least_time(demand, ceilings, scope="node").limiting
+        if (
+            limiting is None
+            or limiting.ceiling.resource.level != last.level
+            or limiting.ceiling.kind is not Kind.MEASURED
+        ):
+            continue
+        ratio = limiting.time_s / row.call_s
+        if 1.0 / ANOTHER_REGIME < ratio <= FARTHEST_REGIME:
+            best = max(best, ratio)
+    return best
+
+
+def in_regime(ceilings: Ceilings, ratio: float) -> Ceilings:
+    """Return the ceilings with those of the farthest memory level of a node in a regime `ratio` times as fast."""
+    return _scaled(ceilings, Area.MEMORY, {"level": ceilings.levels[-1].level}, ratio)
 
 
 def _scaled(ceilings: Ceilings, area: Area, match: Mapping[str, str], ratio: float) -> Ceilings:
