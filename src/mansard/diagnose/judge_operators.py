@@ -195,7 +195,7 @@ def _only_moves(operator: Operator) -> tuple[Bound, str] | None:
 
 def _moving(judgement: Judgement, what: tuple[Bound, str] | None) -> Judgement:
     """Return the verdict on an operation that only moves data: its time is that area's, whatever is known of its bytes."""
-    if what is None or isinstance(judgement.share_of_ceiling, Implausible):
+    if what is None:
         return judgement
     if judgement.limiting is None:
         return replace(judgement, bound=what[0], grade=Grade.MEASURED, reason=f"{what[1]}; {judgement.reason}")

@@ -1,0 +1,330 @@
+"""Diagnoses of profiles whose truth is known by construction: areas, parts, links, what is not known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mansard.core import Bound, Grade, Unknown, is_known
+from mansard.diagnose.library import diagnose, diagnose_ranks
+from mansard.diagnose.profile import DeviceDiagnosis
+from mansard.diagnose.records import AreaShare, Diagnosis
+
+# 2 x 8192^3 = 1.0995 TFLOP; at 132 SM x 4096 FLOP x 1.83 GHz = 989.43 TFLOP/s it needs 1111.26 us.
+SIDE = 8192
+FLOP = 2.0 * SIDE**3
+PEAK = 989.42976e12
+MM = {"Input Dims": [[SIDE, SIDE], [SIDE, SIDE]], "Input type": ["c10::BFloat16", "c10::BFloat16"],
+      "Input Strides": [[SIDE, 1], [SIDE, 1]], "Concrete Inputs": ["", ""]}  # fmt: skip
+REDUCE = {"Collective name": "allreduce", "In msg nelems": 50_000_000, "Out msg nelems": 50_000_000, "dtype": "BFloat16",
+          "Group size": 8, "Process Group Ranks": "[0, 1, 2, 3, 4, 5, 6, 7]"}  # fmt: skip
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
+
+
+class Recording:
+    """A Kineto file in the making; times in us."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.calls = 0
+
+    def host(self, cat: str, name: str, ts: float, dur: float, *, tid: int = 7, **args: Any) -> None:
+        self.events.append(
+            {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": ts, "dur": dur, "args": args}
+        )
+
+    def step(self, number: int, ts: float, dur: float) -> None:
+        self.host("user_annotation", f"ProfilerStep#{number}", ts, dur)
+
+    def kernel(
+        self, name: str, ts: float, dur: float, *, at: float | None = None, tid: int = 7, stream: int = 7, **args: Any
+    ) -> None:
+        """Add a kernel; `at` is when the host launched it."""
+        self.calls += 1
+        if at is not None:
+            self.host("cuda_runtime", "cudaLaunchKernel", at, 1, tid=tid, correlation=self.calls)
+        self.events.append(
+            {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": ts, "dur": dur,
+             "args": {"device": 0, "stream": stream, "correlation": self.calls, **args}}
+        )  # fmt: skip
+
+    def copy(self, ts: float, dur: float, size: int) -> None:
+        self.calls += 1
+        self.events.append(
+            {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pageable -> Device)", "pid": 0, "tid": 7, "ts": ts, "dur": dur,
+             "args": {"device": 0, "stream": 7, "correlation": self.calls, "bytes": size}}
+        )  # fmt: skip
+
+    def product(self, ts: float, dur: float, *, at: float) -> None:
+        """Add a product with its operator, launched at `at`."""
+        self.host("cpu_op", "aten::mm", at, 5, **MM)
+        self.kernel("sm90_xmma_gemm_bf16bf16_bf16f32", ts, dur, at=at + 1)
+
+    def write(self, path: Path, *, rank: int | None = None, world: int = 1) -> Path:
+        document: dict[str, Any] = {
+            "schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}], "traceEvents": self.events,
+        }  # fmt: skip
+        if rank is not None:
+            document["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": world}
+        path.write_text(json.dumps(document))
+        return path
+
+
+def of(path: Path, **question: Any) -> DeviceDiagnosis:
+    return diagnose(path, hardware="h100-sxm", **question)[0]
+
+
+def area(diagnosis: Diagnosis, name: str) -> AreaShare:
+    return next(a for a in diagnosis.verdict.areas if a.area == name)
+
+
+def products_and_messages(tmp_path: Path, *, product: float, message: float, **fields: Any) -> Path:
+    """Four steps of a product and an all-reduce behind it, nothing beside them."""
+    r = Recording()
+    length = product + message
+    for n in range(4):
+        start = 1000 + n * length
+        r.step(n, start, length)
+        r.product(start, product, at=start - 20)
+        r.kernel(ALL_REDUCE, start + product, message, stream=9, **fields)
+    return r.write(tmp_path / "t.json")
+
+
+def test_several_areas_are_bounds_of_one_step(tmp_path: Path) -> None:
+    d = of(products_and_messages(tmp_path, product=1500, message=500)).diagnosis
+    # 1500 of 2000 us compute, 500 us communication that nothing hides.
+    assert d.time_shares["compute"] == pytest.approx(0.75)
+    assert d.time_shares["network"] == pytest.approx(0.25)
+    assert d.verdict.bound is Bound.COMPUTE
+    assert [(a.area, a.is_bound) for a in d.verdict.areas] == [("compute", True), ("network", True)]
+    # 1111.26 / 1500 = 0.741 of the derived peak; the declared one is 989.4 TFLOP/s, a hair lower.
+    compute = area(d, "compute")
+    assert compute.share_of_ceiling == pytest.approx(FLOP / PEAK / 1.5e-3, rel=1e-3)
+    assert set(compute.shares_by_kind) == {"derived", "declared"}
+    assert compute.shares_by_kind["declared"] == pytest.approx(FLOP / 989.4e12 / 1.5e-3, rel=1e-6)
+    assert compute.headroom_s == pytest.approx(1.5e-3 - FLOP / PEAK, rel=1e-3)
+    assert "tuning memory access or fewer bytes" in d.verdict.will_not_help
+
+
+def test_communication_without_bytes_has_its_seconds_and_no_share(tmp_path: Path) -> None:
+    d = of(products_and_messages(tmp_path, product=500, message=1500)).diagnosis
+    assert d.verdict.bound is Bound.NETWORK
+    assert d.verdict.time_s == pytest.approx(1.5e-3)
+    assert d.verdict.headroom_s == pytest.approx(1.5e-3)
+    assert isinstance(d.verdict.share_of_ceiling, Unknown)
+    assert d.verdict.link is None
+    assert any("link: not known" in e for e in d.verdict.evidence)
+    assert "another kernel for the computation" in d.verdict.will_not_help
+    assert "without a verdict" not in d.verdict.sentence
+
+
+def test_communication_with_bytes_names_its_link(tmp_path: Path) -> None:
+    d = of(products_and_messages(tmp_path, product=300, message=500, **REDUCE), node_devices=8).diagnosis
+    # S = 100 MB, x 2 x 7/8 = 175 MB over 450 GB/s one way: 388.9 of 500 us.
+    assert d.verdict.bound is Bound.NETWORK
+    assert d.verdict.link == "nvlink"
+    assert d.verdict.share_of_ceiling == pytest.approx(175e6 / 450e9 / 500e-6, rel=1e-6)
+
+
+def test_a_group_larger_than_a_node_uses_the_network(tmp_path: Path) -> None:
+    path = products_and_messages(tmp_path, product=300, message=5000, **REDUCE)
+    d = of(path, node_devices=4, network_bytes_per_s=50e9).diagnosis
+    # 175 MB over 50 GB/s: 3500 of 5000 us.
+    assert d.verdict.link == "network"
+    assert d.verdict.share_of_ceiling == pytest.approx(0.7)
+
+
+def test_without_bytes_there_is_no_memory_verdict_and_names_are_a_heuristic(tmp_path: Path) -> None:
+    r = Recording()
+    for n in range(4):
+        r.step(n, 1000 + n * 100, 100)
+        r.kernel(
+            "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)",
+            1000 + n * 100,
+            100,
+        )
+    d = of(r.write(tmp_path / "t.json")).diagnosis
+    assert d.verdict.bound is Bound.UNDETERMINED
+    assert d.verdict.needs
+    assert d.time_shares["memory"] == 0
+    assert d.operators[0].flop_per_byte is None
+    assert isinstance(d.operators[0].bytes, Unknown)
+    assert any("heuristic" in c and "elementwise" in c for c in d.verdict.counter_evidence)
+    checks = {c.area: c for c in d.operators[0].checks}
+    assert isinstance(checks["memory"].share_of_ceiling, Unknown)
+    assert not checks["memory"].is_bound
+
+
+def test_the_checks_of_an_operation_are_separate(tmp_path: Path) -> None:
+    d = of(products_and_messages(tmp_path, product=1500, message=500)).diagnosis
+    row = next(o for o in d.operators if o.category == "gemm")
+    checks = {c.area: c.share_of_ceiling for c in row.checks}
+    # 3 x 8192^2 x 2 B = 402.65 MB over 3.35 TB/s: 120.2 of 1500 us; compute 1111.3 of 1500.
+    assert checks["memory"] == pytest.approx(402.653184e6 / 3.35e12 / 1.5e-3, rel=1e-6)
+    assert checks["compute"] == pytest.approx(0.741, abs=1e-3)
+    assert row.bound is Bound.COMPUTE
+    assert row.shares_by_kind["declared"] > row.shares_by_kind["derived"] - 1e-3
+
+
+def test_parts_come_from_what_encloses_the_launch(tmp_path: Path) -> None:
+    r = Recording()
+    for n in range(3):
+        t = 1000 + n * 1000
+        r.step(n, t, 1000)
+        r.product(t, 300, at=t + 1)  # nothing around it, before a backward pass: forward
+        r.host("cpu_op", "autograd::engine::evaluate_function: MmBackward0", t + 10, 20, tid=8)
+        r.kernel("gemm_backward", t + 300, 600, at=t + 12, tid=8)
+        r.host("user_annotation", "Optimizer.step#AdamW.step", t + 40, 20)
+        r.kernel("multi_tensor_apply_kernel", t + 900, 100, at=t + 42)
+    d = of(r.write(tmp_path / "t.json")).diagnosis
+    assert {p.kind: round(p.time_s * 1e6) for p in d.parts} == {"forward": 300, "backward": 600, "optimizer": 100}
+    parts = {p.kind: p for p in d.parts}
+    # The last step ends with its kernels; all of forward is the product, at 1111 us least time: it cannot be.
+    assert sum(parts["backward"].areas.values()) == pytest.approx(600e-6, rel=1e-3)
+
+
+def test_each_part_has_its_own_bounds(tmp_path: Path) -> None:
+    r = Recording()
+    for n in range(3):
+        t = 10_000 + n * 3000
+        r.step(n, t, 3000)
+        r.product(t, 1500, at=t + 1)
+        r.host("cpu_op", "autograd::engine::evaluate_function: MmBackward0", t + 10, 20, tid=8)
+        r.kernel(ALL_REDUCE, t + 1500, 1500, at=t + 12, tid=8)
+    d = of(r.write(tmp_path / "t.json")).diagnosis
+    assert {p.kind: p.bounds for p in d.parts} == {"forward": ("compute",), "backward": ("network",)}
+    by_area = {a: sum(p.areas.get(a, 0.0) for p in d.parts) for a in ("compute", "network")}
+    assert by_area == pytest.approx({"compute": 1.5e-3, "network": 1.5e-3}, rel=1e-6)
+
+
+def test_time_before_the_first_kernel_has_no_cause(tmp_path: Path) -> None:
+    r = Recording()
+    r.step(0, 0, 3000)
+    r.product(1500, 1500, at=1000)
+    r.step(1, 3000, 3000)
+    r.product(4500, 1500, at=4000)
+    d = of(r.write(tmp_path / "t.json")).diagnosis
+    # Of 6000 us: 3000 busy, 1500 before the first kernel without a cause, 1500 in which the host had not called for the next.
+    assert d.time_shares["unattributed"] == pytest.approx(0.25)
+    assert d.time_shares["host"] + d.time_shares["latency"] == pytest.approx(0.25)
+
+
+def test_d37_collective_moe_and_copy_are_told_apart(tmp_path: Path) -> None:
+    r = Recording()
+    r.kernel("ampere_bf16_s16816gemm_128x128", 0, 60_000)
+    r.kernel(ALL_REDUCE, 40_000, 40_000, stream=9)
+    r.kernel("ncclKernel_SendRecv", 80_000, 10_000, stream=9)
+    r.kernel("fused_moe_kernel", 90_000, 30_000)
+    r.host("cuda_sync", "Stream Sync", 0, 120_000)
+    r.copy(120_000, 10_000, 100_000_000)
+    d = of(r.write(tmp_path / "t.json")).diagnosis
+    # Compute 90 of 130 ms (nothing tells what it computes), 30 ms of communication alone, 10 ms of a copy, no idle time.
+    assert d.step.median_s == pytest.approx(0.130)
+    assert area(d, "network").time_s == pytest.approx(0.030)
+    assert area(d, "host").time_s == pytest.approx(0.010)
+    assert area(d, "unattributed").time_s == pytest.approx(0.090)
+    assert sum(d.time_shares.values()) == pytest.approx(1.0)
+
+
+def test_d36_kernels_at_once_are_counted_once(tmp_path: Path) -> None:
+    r = Recording()
+    for name, start, length, stream in (("a", 0, 100, 1), ("b", 0, 100, 2), ("c", 50, 100, 3), ("d", 150, 0, 1)):
+        r.kernel(name, start, length, stream=stream)
+    d = of(r.write(tmp_path / "t.json")).diagnosis
+    assert d.step.median_s == pytest.approx(150e-6)
+    assert sum(o.time_s for o in d.operators) == pytest.approx(150e-6)
+
+
+def test_d38_missing_kernels_of_graphs_make_no_host_bound(tmp_path: Path) -> None:
+    r = Recording()
+    for n in range(200):
+        r.calls += 1
+        r.host("cuda_runtime", "cudaGraphLaunch", n * 36_210, 10, correlation=r.calls)
+        if n < 12:
+            r.events.append({"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": n * 36_210 + 20, "dur": 5250,
+                             "args": {"device": 0, "stream": 7, "correlation": r.calls}})  # fmt: skip
+    r.kernel("last", 7_241_000, 1000)
+    d = of(r.write(tmp_path / "t.json")).diagnosis
+    assert d.verdict.bound is Bound.UNDETERMINED
+    assert d.time_shares["host"] < 0.01
+    assert any(f.code == "graph_kernels_missing" for f in d.findings)
+    assert not [a for a in d.advice if "host" in a.rule]
+
+
+def test_host_copies_are_the_hosts_and_said_so(tmp_path: Path) -> None:
+    r = Recording()
+    for n in range(10):
+        r.copy(n * 1000, 1000, 32_000_000)
+    d = of(r.write(tmp_path / "t.json")).diagnosis
+    # 32 MB over 64 GB/s: 500 of 1000 us.
+    assert d.verdict.bound is Bound.HOST
+    assert "copies between host and device" in d.verdict.sentence
+    assert area(d, "host").share_of_ceiling == pytest.approx(0.5)
+
+
+def test_ranks_are_diagnosed_one_by_one_and_the_straggler_is_named(tmp_path: Path) -> None:
+    paths = []
+    for rank in range(2):
+        r = Recording()
+        late = 600 if rank == 1 else 0
+        for n in range(4):
+            t = 1000 + n * 2000
+            r.step(n, t, 2000)
+            r.product(t, 1200 + late, at=t - 20)
+            r.kernel(ALL_REDUCE, t + 1200 + late, 800 - late, stream=9, **REDUCE)
+        paths.append(r.write(tmp_path / f"rank{rank}.json", rank=rank, world=2))
+    job = diagnose_ranks(paths, hardware="h100-sxm", node_devices=8)
+    assert [name for name, _ in job.ranks] == ["0", "1"]
+    assert job.straggler == "1"
+    assert job.ranks[job.shown][0] == "1"
+    # Rank 0 communicates 800 of 2000 us, rank 1 200: the time of the others is waiting for rank 1.
+    shares = [devices[0].diagnosis.time_shares["network"] for _, devices in job.ranks]
+    assert shares == pytest.approx([0.4, 0.1])
+
+
+def test_short_names_of_templates_are_one_kernel(tmp_path: Path) -> None:
+    r = Recording()
+    head = "void at::native::(anonymous namespace)::CatArrayBatchedCopy<at::native::(anonymous namespace)::OpaqueType"
+    for n in range(4):
+        r.kernel(f"{head}<{n}u>, unsigned int, 4, 64, 64>(int)", n * 100, 100)
+    d = of(r.write(tmp_path / "t.json")).diagnosis
+    assert [(o.name, o.calls) for o in d.operators] == [("CatArrayBatchedCopy", 4.0)]
+
+
+def test_kernel_table_ranks_by_recoverable_seconds(tmp_path: Path) -> None:
+    found = of(products_and_messages(tmp_path, product=1500, message=500))
+    gemm = next(r for r in found.table.rows if r.name.startswith("sm90_xmma_gemm"))
+    assert gemm.rank == 1
+    assert gemm.modelled_s == pytest.approx(FLOP / PEAK, rel=1e-3)
+    assert gemm.ratio == pytest.approx(1.5e-3 / (FLOP / PEAK), rel=1e-3)
+    assert [name for name, _ in found.table.in_no_model] == [
+        next(o.label for o in found.diagnosis.operators if o.category == "collective")
+    ]
+    assert found.table.kernel_sum_s == pytest.approx(2e-3)
+    assert found.table.gap_s == pytest.approx(0.0, abs=1e-9)
+
+
+def test_mfu_of_a_profile_is_unknown_where_matrix_kernels_are_not_counted(tmp_path: Path) -> None:
+    whole = of(products_and_messages(tmp_path, product=1500, message=500)).diagnosis
+    # 1.0995 TFLOP in 2 ms at 989.43 TFLOP/s: 55.6 %.
+    assert is_known(whole.mfu_ratio)
+    assert whole.mfu_ratio == pytest.approx(FLOP / PEAK / 2e-3, rel=1e-3)
+    r = Recording()
+    for n in range(4):
+        start = 1000 + n * 2000
+        r.step(n, start, 2000)
+        r.product(start, 1500, at=start - 20)
+        r.kernel("another_gemm_kernel", start + 1500, 500)
+    part = of(r.write(tmp_path / "u.json")).diagnosis
+    assert isinstance(part.mfu_ratio, Unknown)
+    assert "lower bound" in part.mfu_ratio.reason
+
+
+def test_evidence_carries_its_grade(tmp_path: Path) -> None:
+    d = of(products_and_messages(tmp_path, product=1500, message=500)).diagnosis
+    grades = {g.value for g in Grade}
+    assert d.verdict.evidence
+    assert all(e.rpartition("[")[2].rstrip("]") in grades for e in d.verdict.evidence)
