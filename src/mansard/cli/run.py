@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the JSON document to a file.")
 @click.option("--report", type=click.Path(path_type=Path), help="Write a self-contained HTML report to a file.")
 @click.option("--ceilings", "ceilings_file", type=click.Path(path_type=Path), help="Judge against this ceilings.json.")
+@click.option(
+    "--network-rate", metavar="RATE", help="What the network between processes carries one way, such as '10 Gbit/s'."
+)
 @click.option("--keep", type=click.Path(path_type=Path), help="Keep the recording in this new directory.")
 @click.option("--force", is_flag=True, help="Overwrite existing output files.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every operator, all evidence and the whole receipt.")
@@ -48,6 +51,7 @@ def command(
     output: Path | None,
     report: Path | None,
     ceilings_file: Path | None,
+    network_rate: str | None,
     keep: Path | None,
     force: bool,
     verbose: bool,
@@ -74,16 +78,17 @@ def command(
         if not quiet:
             click.echo(f"mansard: {text}", err=True)
 
-    ceilings = _ceilings(ceilings_file, talk)
+    ceilings = _with_network(_ceilings(ceilings_file, talk), network_rate)
     before = _probe(ceilings) if ceilings_file is None else None
     exit_code, trace = _recorded([program, *args], as_module, as_json, keep, talk)
     if trace is None:
         return exit_code
     line = shlex.join((["-m"] if as_module else []) + [program, *args])
-    diagnosis = _diagnosed(trace, _for_threads(ceilings, trace.threads, ceilings_file, talk), before, line)
+    ceilings = _with_network(_for_threads(ceilings, trace.threads, ceilings_file, talk), network_rate)
+    diagnosis = _diagnosed(trace, ceilings, before, line)
     if ceilings_file is not None:
         diagnosis = _with_origin(diagnosis, ceilings.machine, str(ceilings_file))
-    _deliver(diagnosis, as_json, output, report, talk)
+    _deliver(diagnosis, trace, as_json, output, report, talk)
     if not (as_json or quiet):
         _print(diagnosis, verbose)
     return exit_code or _own_exit_code(diagnosis)
@@ -150,12 +155,19 @@ def _with_origin(diagnosis: Diagnosis, machine: Mapping[str, Any], name: str) ->
     return replace(diagnosis, findings=(Note(code="other_machine", text=text), *diagnosis.findings))
 
 
-def _deliver(diagnosis: Diagnosis, as_json: bool, output: Path | None, report: Path | None, talk: Any) -> None:
+def _deliver(
+    diagnosis: Diagnosis, trace: RunTrace, as_json: bool, output: Path | None, report: Path | None, talk: Any
+) -> None:
     """Write the documents that were asked for."""
+    if not as_json and output is None and report is None:
+        return
     from mansard.core.document import dumps
     from mansard.report.document import to_document
+    from mansard.report.sections.timeline import of_run
 
-    document = dumps(to_document(diagnosis))
+    picture = of_run(trace)
+    kept = {} if picture is None else {"timeline": picture.document()}
+    document = dumps({**to_document(diagnosis), **kept})
     if as_json:
         sys.stdout.write(document)
         sys.stdout.flush()
@@ -165,7 +177,7 @@ def _deliver(diagnosis: Diagnosis, as_json: bool, output: Path | None, report: P
     if report is not None:
         from mansard.report.html import render as render_html
 
-        _write(report, render_html(diagnosis))
+        _write(report, render_html(diagnosis, picture))
         talk(f"wrote {report}")
 
 
@@ -267,6 +279,23 @@ def _measure_now(threads: int | None, talk: Any) -> Ceilings:
     except InputError as error:  # the run does not depend on it
         talk(f"the ceilings are not kept for the next run: {error.message}; {error.hint}")
     return ceilings
+
+
+def _with_network(ceilings: Ceilings, rate: str | None) -> Ceilings:
+    """Return the ceilings with the stated rate of the network; what was stated comes before what was measured."""
+    from dataclasses import replace
+
+    from mansard.core.ceilings import Area, Ceiling, Kind, Resource
+    from mansard.core.units import parse_quantity
+
+    if rate is None:
+        return ceilings
+    stated = Ceiling(
+        resource=Resource(area=Area.NETWORK, link="network"), value=parse_quantity(rate, "bytes_per_s"), unit="B/s",
+        kind=Kind.DECLARED, scope="device", source="--network-rate",
+    )  # fmt: skip
+    others = tuple(c for c in ceilings.ceilings if c.source != stated.source)
+    return replace(ceilings, ceilings=(stated, *others))
 
 
 def _for_threads(ceilings: Ceilings, threads: int, path: Path | None, talk: Any) -> Ceilings:

@@ -19,6 +19,7 @@ from mansard.diagnose.judge_operators import (
     judge_operators,
     memory_evidence,
 )
+from mansard.diagnose.network import collective_ops, network_notes, network_use
 from mansard.diagnose.overhead import ProfilerCost, profiler_cost
 from mansard.diagnose.partial import NO_BYTES, NO_FLOP, bytes_of, flop_of, intensity_of
 from mansard.diagnose.records import Diagnosis, Note, OperatorRow, PartTime, StepTime
@@ -56,9 +57,11 @@ def diagnose_run(
     frames = int(inside(windows, trace.frame_ns).sum())
     cost = profiler_cost(trace, chosen, frames, windows.count, windows.median_s)
     step = _step_time(trace, windows, cost)
-    charged = charged_s(trace.start_ns, trace.end_ns)
+    exchanges = collective_ops(trace)
+    charged = _charged_apart(trace, exchanges)
     duration = corrected_durations_s(charged, cost.inside_s()) * windows.typical_ratio
-    duration = _within_step(windows, chosen, duration, step.median_s)
+    for mine in (chosen & exchanges, chosen & ~exchanges):
+        duration = _within_step(windows, mine, duration, step.median_s)
     memory = memory_evidence(trace, chosen, windows.count)
     judged = judge_operators(trace, ceilings, chosen, charged, duration, memory)
     regime = regime_of_operations(judged, ceilings, steps=windows.count, step_s=step.median_s)
@@ -72,6 +75,7 @@ def diagnose_run(
     )  # fmt: skip
     rows = tuple(sorted((_row(j, windows, ceilings) for j in judged), key=lambda r: -r.time_s))
     totals = _totals(judged, windows)
+    network = network_use(trace, windows, where, ceilings)
     return Diagnosis(
         program=program,
         framework=trace.framework,
@@ -88,8 +92,15 @@ def diagnose_run(
         hfu_ratio=_of_peak(judged, _whole(trace, judged, totals.hardware_flop), where.step_s, ceilings),
         advice=advise(case),
         ceilings=ceilings.ceilings,
-        receipt=_receipt(trace, ceilings, judged, drift),
-        findings=(*_findings(trace, step, judged, windows, drift, ceilings), *_regime_note(regime)),
+        receipt={
+            **_receipt(trace, ceilings, judged, drift),
+            **({"network": network.to_json()} if network is not None else {}),
+        },
+        findings=(
+            *network_notes(network),
+            *_findings(trace, step, judged, windows, drift, ceilings),
+            *_regime_note(regime),
+        ),
         attributed_ratio=_attributed(judged),
     )
 
@@ -115,6 +126,14 @@ def _at_its_scope(trace: RunTrace) -> RunTrace:
     )
 
 
+def _charged_apart(trace: RunTrace, exchanges: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+    """Return the time charged to each operation: computation and exchanges use other resources and do not share theirs."""
+    charged = np.zeros(trace.op.size, dtype=np.float64)
+    for mine in (exchanges, ~exchanges):
+        charged[mine] = charged_s(trace.start_ns[mine], trace.end_ns[mine])
+    return charged
+
+
 def _within_step(
     windows: Windows,
     chosen: npt.NDArray[np.bool_],
@@ -125,7 +144,7 @@ def _within_step(
     kept = float(duration_s[chosen].sum()) / windows.count
     if kept <= unprofiled_s:
         return duration_s
-    return duration_s * (unprofiled_s / kept)
+    return np.where(chosen, duration_s * (unprofiled_s / kept), duration_s)
 
 
 def _step_time(trace: RunTrace, windows: Windows, cost: ProfilerCost) -> StepTime:

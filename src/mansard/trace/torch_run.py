@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mansard.core import Unknown
 from mansard.core.errors import UndecidedError
+from mansard.trace.aten import AtenCost
+from mansard.trace.aten.collective_ops import group_of, is_backend_range
 from mansard.trace.readers.kineto import KinetoTrace, read_kineto
 from mansard.trace.recorders.torch_lists import LISTS_FILE
 from mansard.trace.run import Finding, Operator, Part, RunTrace, WaitCause
@@ -107,6 +110,7 @@ class _Operators:
                 formula=cost.formula,
                 full_square_flop=cost.full_square_flop,
                 recompute=recompute,
+                link=_link_of(cost),
             )
             number = self._codes[key] = self._add(operator)
         return number
@@ -123,6 +127,11 @@ class _Operators:
         return len(self.table) - 1
 
 
+def _link_of(cost: AtenCost) -> str | None:
+    """Return the link that an operator sends over; None where it sends nothing, or its demand is not known."""
+    return None if isinstance(cost.demand, Unknown) else next(iter(cost.demand.link_bytes), None)
+
+
 def run_of(pieces: Sequence[Piece], meta: Mapping[str, Any]) -> RunTrace:
     """Return the run that the events of one or more profiled windows tell.
 
@@ -130,7 +139,9 @@ def run_of(pieces: Sequence[Piece], meta: Mapping[str, Any]) -> RunTrace:
         pieces: The windows.
         meta: The recording's facts.
     """
-    kinds, operators, columns = Kinds(), _Operators(), _Columns()
+    group = group_of(meta["frameworks"].get("torch", {}).get("distributed", {}))
+    exchanges = any(is_backend_range(name) for piece in pieces for name in piece.trace.names)
+    kinds, operators, columns = Kinds(group, exchanges=exchanges), _Operators(), _Columns()
     lanes: dict[tuple[str, Any, Any], int] = {}
     annotations: list[tuple[str, int, int]] = []
     main: list[tuple[int, int, int]] = []

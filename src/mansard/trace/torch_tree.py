@@ -11,6 +11,7 @@ import numpy as np
 
 from mansard.core import Unknown
 from mansard.trace.aten import AtenCall, AtenCost, cost, needs_inner, takes_lists
+from mansard.trace.aten.collective_ops import NOT_RECORDED, ProcessGroup, exchange, is_backend_range, only_issues
 from mansard.trace.readers.kineto import NONE, KinetoTrace
 from mansard.trace.recorders.torch_recompute import RECOMPUTE, STOPPED
 from mansard.trace.run import Part, WaitCause
@@ -98,10 +99,17 @@ class Emitted:
 
 
 class Kinds:
-    """Numbers the kinds of events of all windows, and asks the cost table once for each."""
+    """Numbers the kinds of events of all windows, and asks the cost table once for each.
 
-    def __init__(self) -> None:
+    Args:
+        group: The processes that collectives go between.
+        exchanges: Whether the threads that carry collectives out are recorded; who issues one then only hands it over.
+    """
+
+    def __init__(self, group: ProcessGroup = NOT_RECORDED, *, exchanges: bool = False) -> None:
         self.table: list[Kind] = []
+        self.group = group
+        self.exchanges = exchanges
         self._codes: dict[tuple[str, object], int] = {}
 
     def codes(self, trace: KinetoTrace, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[int]:
@@ -124,8 +132,18 @@ class Kinds:
         if number is None:
             number = self._codes[key] = len(self.table)
             call = AtenCall.from_record(name, signature.args() if signature is not None else {})
-            self.table.append(_kind(name, category, call))
+            self.table.append(self._collective(call) or _kind(name, category, call))
         return number
+
+    def _collective(self, call: AtenCall) -> Kind | None:
+        """Return the kind of an exchange between processes on its own thread, or of its issue; None for all else."""
+        if not self.exchanges:
+            return None
+        if is_backend_range(call.name):
+            known = exchange(call, self.group)
+            # Its own thread tells nothing of the part of the step; what comes before it in time is no forward pass.
+            return Kind(role=WORK, name=call.name, cost=known, part=Part.OTHER, shapes=shapes_text(call))
+        return Kind(role=DISPATCH, name=call.name, cost=None, part=None) if only_issues(call.name) else None
 
     def completed(self, code: int, call: AtenCall, inner: Sequence[AtenCall]) -> int:
         """Return the kind of one event whose record is only complete with its lists and the calls beneath it."""

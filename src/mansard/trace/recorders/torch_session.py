@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,6 +39,7 @@ class TorchSession:
         self._optimizers: dict[int, int] = {}
         self._used = False
         self._marked: list[tuple[Any, str, Any]] | None = None
+        self._distributed: dict[str, Any] = {}
 
     def install(self, controller: Controller) -> None:
         """Mark optimizer steps, notice when the program starts the profiler itself, and report ready."""
@@ -95,6 +97,7 @@ class TorchSession:
             self._profile = self._new_profile()
             self._profile.__enter__()
         self._target = directory
+        self._distributed = _distributed() or self._distributed  # programs leave their group before they end
 
     def _new_profile(self) -> Any:
         from torch.autograd import profiler
@@ -112,6 +115,7 @@ class TorchSession:
         if self._profile is None or self._target is None:
             return []
         profile, self._profile = self._profile, None
+        self._distributed = _distributed() or self._distributed
         with self._own():
             profile.__exit__(None, None, None)
             profile.export_chrome_trace(str(self._target / TRACE_FILE))
@@ -160,6 +164,8 @@ class TorchSession:
             "num_optimizers": len(self._optimizers),
             "recompute_marked": self._marked is not None,
         }
+        if self._distributed:
+            facts["distributed"] = self._distributed
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             facts["devices"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
             facts["cuda"] = torch.version.cuda or torch.version.hip
@@ -209,6 +215,21 @@ def _recorded_s(profile: Any) -> float | None:
     except (AttributeError, TypeError):
         return None
     return float(spans[len(spans) // 2]) / 1e9 if spans else None
+
+
+def _distributed() -> dict[str, Any]:
+    """Return the process groups that the program is in now; empty where it is in none."""
+    dist: Any = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        return {}
+    found = {"world_size": dist.get_world_size(), "rank": dist.get_rank(), "backend": str(dist.get_backend())}
+    groups = getattr(getattr(dist.distributed_c10d, "_world", None), "pg_map", {})
+    with contextlib.suppress(AttributeError, RuntimeError, TypeError):
+        found["group_sizes"] = sorted({int(group.size()) for group in groups})
+    local = os.environ.get("LOCAL_WORLD_SIZE", "")
+    if local.isdigit():
+        found["local_world_size"] = int(local)
+    return found
 
 
 def _config() -> Any:
