@@ -65,7 +65,9 @@ def test_the_input_is_never_the_output(stored) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"schema": "ceilings/1"}', "not a run document"),
+        ('{"schema": "ceilings/1"}', "lacks the key 'ceilings'"),
+        ('{"schema": "doctor/1"}', "not a run document"),
+        ('[{"schema": "detailed/1"}]', "not one of detailed/1 points"),
         ("[]", "not a run document"),
         ("{", "not valid JSON"),
         ('{"schema": "run/9"}', "run/9"),

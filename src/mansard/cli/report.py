@@ -1,36 +1,54 @@
-"""`mansard report`: a stored result as one self-contained HTML page."""
+"""`mansard report`: stored results and recorded profiles as one self-contained HTML page."""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+if TYPE_CHECKING:
+    from mansard.diagnose.profile import Question
 
-@click.command("report", short_help="Turn a result into one self-contained HTML page.")
-@click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
+
+@click.command("report", short_help="Turn results into one self-contained HTML page.")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True))
 @click.option("-o", "--output", default="report.html", show_default=True, help="Where to write the page; - is stdout.")
+@click.option(
+    "--hardware", "--on", "hardware", metavar="NAME", help="The product a profile is of, if it does not tell."
+)
+@click.option(
+    "--ceilings", "ceilings_file", type=click.Path(path_type=Path), help="Ceilings to judge profiles against."
+)
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
-def command(file: Path, output: str, force: bool, as_json: bool) -> None:
-    """Write FILE, a `run` or `diagnose` document, as an HTML page that opens offline.
+def command(
+    files: tuple[Path, ...], output: str, hardware: str | None, ceilings_file: Path | None, force: bool, as_json: bool
+) -> None:
+    """Write FILES as one HTML page that opens offline.
+
+    FILES are documents of run, diagnose, measure, estimate and trace ranks, and recorded profiles, in any mix. The first run or
+    profile heads the page.
 
     \b
-      mansard run --json train.py > run.json
       mansard report run.json -o report.html
+      mansard report out/*.json trace.sqlite --hardware h100-sxm -o report.html
       mansard report run.json -o - | gzip > report.html.gz
     """
     from mansard.core.errors import UsageError
-    from mansard.report.document import from_document
-    from mansard.report.html import render
+    from mansard.report.html import render_page
+    from mansard.report.material import read
 
     if as_json and output == "-":
         raise UsageError("--json and -o - both want stdout", hint="write the page to a file with -o FILE")
+    if sum(str(f) == "-" for f in files) > 1:
+        raise UsageError("- is given more than once, and there is one stdin", hint="name the other files")
     # Before any work: a run that is lost to a wrong -o is the worst kind of error message.
-    _may_write(output, file, force=force)
-    page = render(from_document(_read(file)))
+    _may_write(output, files, force=force)
+    stdin = _stdin() if any(str(f) == "-" for f in files) else None
+    page = render_page(read(files, stdin, _question(hardware, ceilings_file)))
     if output == "-":
         sys.stdout.buffer.write(page.encode("utf-8"))
         sys.stdout.buffer.flush()
@@ -46,36 +64,41 @@ def command(file: Path, output: str, force: bool, as_json: bool) -> None:
         click.echo(f"wrote {target}", err=True)
 
 
-def _read(file: Path) -> dict[str, object]:
-    """Return the document in `file`, or on stdin for `-`."""
-    from mansard.core.document import read_document
+def _stdin() -> str:
     from mansard.core.errors import InputError
 
-    if str(file) == "-":
-        try:
-            document = json.load(sys.stdin)
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"stdin is not valid JSON: {error}") from None
-        if not isinstance(document, dict):
-            raise InputError("stdin is not a run document: expected a JSON object")
-        return document
     try:
-        return read_document(file, "run/1")
-    except InputError as error:
-        if "'diagnose/" not in error.message:
-            raise
-        return read_document(file, "diagnose/1")
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise InputError(f"stdin is not valid JSON: {error}") from None
 
 
-def _may_write(output: str, source: Path, *, force: bool) -> None:
-    """Refuse an output that exists without --force, and the input file always."""
+def _question(hardware: str | None, ceilings_file: Path | None) -> Question:
+    from mansard.core.ceilings import ceilings_from_json
+    from mansard.core.document import read_document
+    from mansard.core.errors import InputError
+    from mansard.diagnose.profile import Question
+
+    ceilings = None
+    if ceilings_file is not None:
+        document = read_document(ceilings_file, "ceilings/1")
+        try:
+            ceilings = ceilings_from_json(document, source=str(ceilings_file))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{ceilings_file} is a damaged ceilings document: {error}") from None
+    return Question(hardware=hardware, ceilings=ceilings)
+
+
+def _may_write(output: str, sources: tuple[Path, ...], *, force: bool) -> None:
+    """Refuse an output that exists without --force, and an input file always."""
     from mansard.core.errors import UsageError
 
     if output == "-":
         return
     target = Path(output)
-    if str(source) != "-" and source.exists() and target.exists() and target.samefile(source):
-        raise UsageError(f"the output {target} is the input itself", hint="choose another -o")
+    for source in sources:
+        if str(source) != "-" and source.exists() and target.exists() and target.samefile(source):
+            raise UsageError(f"the output {target} is an input itself", hint="choose another -o")
     if target.is_dir():
         raise UsageError(f"the output {target} is a directory, expected a file", hint="-o report.html")
     if target.exists() and not force:

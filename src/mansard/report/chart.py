@@ -24,6 +24,8 @@ class Line:
         main: Whether it stands for its memory level or its dtype and engine: the one most time was judged against,
             else the best figure. A machine has dozens of ceilings; a chart names one of each sort.
         time_on_it_s: Time of the operators that it limits [s per step].
+        beside: Whether it is the best of its sort of another kind than the main one: a declared or derived figure beside a
+            measured one.
     """
 
     ceiling: Ceiling
@@ -31,11 +33,12 @@ class Line:
     used: bool
     main: bool
     time_on_it_s: float
+    beside: bool = False
 
     @property
     def shown(self) -> bool:
         """Whether the chart draws it at first; the others are drawn on request and stand in the table."""
-        return self.main or self.used
+        return self.main or self.used or self.beside
 
     def flop_per_s(self, flop_per_byte: float) -> float:
         """Height of the line at an intensity [FLOP/s]."""
@@ -135,6 +138,7 @@ def _lines(diagnosis: Diagnosis) -> list[Line]:
     scopes = {diagnosis.ceilings[i].scope for i in used} or {c.scope for c in diagnosis.ceilings}
     indices = [i for i, c in enumerate(diagnosis.ceilings) if drawable(c)]
     main: dict[tuple[str | None, ...], int] = {}
+    of_kind: dict[tuple[str | None, ...], int] = {}
     for i in indices:
         ceiling = diagnosis.ceilings[i]
         if ceiling.scope not in scopes or (ceiling.resource.mix == "fresh" and i not in used):
@@ -142,10 +146,15 @@ def _lines(diagnosis: Diagnosis) -> list[Line]:
         best = main.setdefault(_sort(ceiling), i)
         if _weight(diagnosis, used, i) > _weight(diagnosis, used, best):
             main[_sort(ceiling)] = i
+        kind = (*_sort(ceiling), ceiling.kind.value)
+        if ceiling.value > diagnosis.ceilings[of_kind.setdefault(kind, i)].value:
+            of_kind[kind] = i
+    beside = {i for (*sort, kind), i in of_kind.items() if diagnosis.ceilings[main[tuple(sort)]].kind.value != kind}
     lines = [
         Line(
             ceiling=diagnosis.ceilings[i], slanted=diagnosis.ceilings[i].resource.area is Area.MEMORY, used=i in used,
             main=main.get(_sort(diagnosis.ceilings[i])) == i, time_on_it_s=used.get(i, 0.0),
+            beside=i in beside,
         )
         for i in indices
     ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
 
 from jinja2 import Environment, StrictUndefined
@@ -12,49 +12,112 @@ from markupsafe import Markup
 
 from mansard.core.document import TOOL_VERSION
 from mansard.diagnose.records import Diagnosis
+from mansard.report.material import Page, page_of_run
 from mansard.report.payload import ROW_BYTES, as_json, payload
+from mansard.report.sections.blocks import Section
+from mansard.report.sections.timeline import TimelineBlock
 from mansard.report.text import clean, shorten
 from mansard.report.view import COLOURS, View
 
-#: The most bytes of a page. What it holds is cut, step by step, until it fits; real runs fit at the first step.
-PAGE_BYTES = 1_990_000
+#: The most bytes of a page of one run, and of one of several results. What it holds is cut, step by step, until it fits; real
+#: runs fit at the first step.
+PAGE_BYTES, MIXED_BYTES = 1_990_000, 4_900_000
 #: Most characters of one text, most items of one list, most bytes of operators.
 _STEPS = ((1200, 100, ROW_BYTES), (400, 100, ROW_BYTES), (120, 40, ROW_BYTES // 2), (120, 15, ROW_BYTES // 4))
+#: Room for the links to sections and for naming what was left out.
+_SPARE = 20_000
+_SCRIPTS = ("theme.js", "plotly-basic.min.js", "chart.js", "report.js", "sections.js", "timeline.js")
 
 
-def render(diagnosis: Diagnosis) -> str:
-    """Return the page as HTML text, under 2 MB whatever the diagnosis holds.
+def render(diagnosis: Diagnosis, timeline: TimelineBlock | None = None) -> str:
+    """Return the page of one run as HTML text, under 2 MB whatever the diagnosis holds.
 
     Args:
         diagnosis: What to show. Every text in it may be hostile: it is escaped and shortened, and a content security
             policy lets the browser run this module's scripts alone and load nothing.
+        timeline: One step of it over time, where that is known.
     """
-    page = ""
+    return render_page(page_of_run(diagnosis, timeline))
+
+
+def render_page(page: Page) -> str:
+    """Return the page of any mix of results as HTML text: under 2 MB for one run, under 5 MB whatever they hold.
+
+    Args:
+        page: What to show; the first run heads it.
+    """
+    return _fitted(page, MIXED_BYTES if page.mixed else PAGE_BYTES)
+
+
+def _fitted(page: Page, most: int) -> str:
+    text = ""
     for text_length, items, row_bytes in _STEPS:
-        page = _page(diagnosis, text_length, items, row_bytes)
-        if len(page.encode("utf-8")) <= PAGE_BYTES:
+        text = _page(page, text_length, items, row_bytes, most)
+        if len(text.encode("utf-8")) <= most:
             break
-    return page
+    return text
 
 
-def _page(diagnosis: Diagnosis, text_length: int, items: int, row_bytes: int) -> str:
-    scripts = {name: _asset(name) for name in ("theme.js", "plotly-basic.min.js", "chart.js", "report.js")}
+def _sections(sections: Iterable[Section], most: int) -> tuple[list[Section], str, list[str]]:
+    """Return the sections that fit into `most` bytes, their data as JSON, and the titles of those left out."""
+    kept, texts, left_out, size = [], [], [], 0
+    for section in sections:
+        text = as_json(section.to_json())
+        bytes_ = len(text.encode("utf-8")) + 200 * len(section.blocks) + 1000
+        if size + bytes_ > most:
+            left_out.append(f"{section.title} ({section.small})" if section.small else section.title)
+            continue
+        size += bytes_
+        kept.append(section)
+        texts.append(text)
+    return kept, f"[{','.join(texts)}]", left_out
+
+
+def _page(page: Page, text_length: int, items: int, row_bytes: int, most: int) -> str:
+    """Return the page with as many of its sections as fit into `most` bytes beside the first run."""
+    diagnosis = page.diagnoses[0][1] if page.diagnoses else None
+    scripts = {
+        name: _asset(name) for name in _SCRIPTS if diagnosis is not None or name not in ("chart.js", "report.js")
+    }
+    policy = _policy(scripts.values())
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     template = environment.from_string(_asset("report.html.j2"))
-    return template.render(
-        d=View(diagnosis, text_length, items).values(),
-        title=shorten(f"Mansard: {clean(diagnosis.program)}", 120),
-        kinds=COLOURS,
-        version=TOOL_VERSION,
-        policy=_policy(scripts.values()),
-        css=Markup(_asset("report.css")),
-        theme_js=Markup(scripts["theme.js"]),
-        plotly_js=Markup(scripts["plotly-basic.min.js"]),
-        chart_js=Markup(scripts["chart.js"]),
-        report_js=Markup(scripts["report.js"]),
-        payload=Markup(as_json(payload(diagnosis, row_bytes=row_bytes))),
-        licence=_asset("plotly-basic.LICENSE"),
-    )
+    fixed = {
+        "d": View(diagnosis, text_length, items).values() if diagnosis is not None else None,
+        "headline": shorten(clean(page.headline), text_length),
+        "title": shorten(f"Mansard: {clean(page.title)}", 120),
+        "kinds": COLOURS,
+        "version": TOOL_VERSION,
+        "policy": policy,
+        "css": Markup(_asset("report.css")),
+        "theme_js": Markup(scripts.pop("theme.js")),
+        "scripts": [Markup(s) for s in scripts.values()],
+        "payload": Markup(as_json(payload(diagnosis, row_bytes=row_bytes))) if diagnosis is not None else "",
+        "licence": _asset("plotly-basic.LICENSE"),
+    }
+    alone = len(template.render(**fixed, sections=[], left_out=[], data="[]").encode("utf-8"))
+    kept, data, left_out = _sections(page.sections, most - alone - _SPARE)
+    shown = [_shown(s, kept) for s in kept]
+    return template.render(**fixed, sections=shown, left_out=[_cut(t) for t in left_out[:20]], data=Markup(data))
+
+
+def _cut(text: str) -> str:
+    return shorten(clean(text), 200)
+
+
+def _shown(section: Section, every: Sequence[Section]) -> dict[str, object]:
+    """Return what the template needs of a section; one of several of the same title is told apart by its file."""
+    title, small = shorten(clean(section.title), 160), shorten(clean(section.small), 300)
+    several = sum(s.title == section.title for s in every) > 1
+    label = f"{title} ({shorten(small.partition(':')[0], 40)})" if several and small else title
+    return {
+        "label": label,
+        "key": section.key,
+        "title": title,
+        "small": small,
+        "count": len(section.blocks),
+        "folded": section.folded,
+    }
 
 
 def _asset(name: str) -> str:

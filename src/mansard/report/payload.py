@@ -173,11 +173,28 @@ def _chart(diagnosis: Diagnosis, kept: int) -> dict[str, Any]:
                 "slanted": line.slanted,
                 "used": line.used,
                 "main": line.main,
+                "beside": line.beside,
+                "dtype": line.ceiling.resource.dtype or "",
             }
             for line in _kept(roofline.lines)
         ],
+        "ridges": _ridges(roofline),
         "points": [_point(p, roofline) for p in roofline.points if p.index < kept],
     }  # fmt: skip
+
+
+def _ridges(roofline: chart.Roofline) -> list[list[Any]]:
+    """Return where each memory line that is named meets each roof that is named: intensity, FLOP/s, dtype, text."""
+    named = [line for line in roofline.lines if line.main]
+    out = []
+    for memory in (n for n in named if n.slanted):
+        for roof in (n for n in named if not n.slanted):
+            x = roof.ceiling.value / memory.ceiling.value
+            what = (
+                f"{_brief(memory.ceiling)} meets {_short(roof.ceiling.resource.label, 40)} at {intensity(x)} FLOP/byte"
+            )
+            out.append([_six(x), _six(roof.ceiling.value), roof.ceiling.resource.dtype or "", what])
+    return out[:60]
 
 
 def _kept(lines: Sequence[chart.Line]) -> list[chart.Line]:

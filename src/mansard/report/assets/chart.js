@@ -3,7 +3,7 @@
 var mansardChart = (function () {
   var SYMBOLS = { compute: "circle", memory: "square", network: "diamond", host: "triangle-up", latency: "triangle-down", undetermined: "circle-open" };
   var FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "DejaVu Sans", sans-serif';
-  var host, data, ops, onPick, all = false;
+  var host, data, ops, onPick, all = false, dtype = "";
 
   function safe(text) {
     return String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
@@ -20,7 +20,8 @@ var mansardChart = (function () {
     return lines.map(safe).join("<br>");
   }
 
-  function drawn() { return data.lines.filter(function (l) { return all || l.main || l.used; }); }
+  function drawn() { return data.lines.filter(visible); }
+  function visible(l) { return (all || l.main || l.used || l.beside) && (!dtype || l.slanted || l.dtype === dtype); }
 
   function lineTrace(line) {
     var roofs = drawn().filter(function (l) { return !l.slanted; }).map(function (l) { return l.value; });
@@ -36,7 +37,7 @@ var mansardChart = (function () {
     }
     return {
       x: xs, y: ys, mode: "lines", name: safe(line.label), meta: "ceiling", showlegend: false, type: "scatter",
-      visible: all || line.main || line.used, opacity: line.main ? 1 : line.used ? .6 : .35,
+      visible: visible(line), opacity: line.main ? 1 : line.used || line.beside ? .6 : .35,
       line: { color: line.used ? css("--ink") : css("--faint"), width: line.used && line.main ? 2 : 1, dash: { measured: "solid", derived: "dash", declared: "dot" }[line.kind] },
       hoverinfo: "text", hovertext: xs.map(function () { return wrap(line.text, 60); })
     };
@@ -56,6 +57,14 @@ var mansardChart = (function () {
     return rows.join("<br>");
   }
 
+  // Where a memory line meets a roof.
+  function ridgeTrace() {
+    var mine = data.ridges.filter(function (r) { return !dtype || r[2] === dtype; });
+    return mine.length ? [{
+      x: mine.map(function (r) { return r[0]; }), y: mine.map(function (r) { return r[1]; }), mode: "markers", type: "scatter", name: "ridge points", meta: "ridges",
+      showlegend: false, marker: { symbol: "x-thin-open", size: 7, color: css("--soft"), line: { width: 1.4, color: css("--soft") } }, hoverinfo: "text", hovertext: mine.map(function (r) { return "ridge: " + wrap(r[3], 60); })
+    }] : [];
+  }
   function longestTime() { return Math.max.apply(null, data.points.map(function (p) { return ops[p.i].v.time; }).concat([1e-30])); }
   function markerSize(p, longest) { return Math.max(7, (host.clientWidth < 560 ? 18 : 24) * Math.sqrt(ops[p.i].v.time / longest)); }
 
@@ -99,7 +108,7 @@ var mansardChart = (function () {
     }
     // Roofs: names at the right end, stacked upwards in their order so that none covers another.
     var ceiling = Infinity;
-    data.lines.filter(function (l) { return l.main && !l.slanted; }).forEach(function (line) {
+    data.lines.filter(function (l) { return l.main && !l.slanted && visible(l); }).forEach(function (line) {
       var at = s.py(line.value), width = (line.short.length + 1) * size * .56, bottom = Math.min(at - 2, ceiling);
       if (at < 0 || at > s.h) { return; }
       ceiling = bottom - size - 4;
@@ -176,7 +185,7 @@ var mansardChart = (function () {
   }
   function draw() {
     var config = { displaylogo: false, scrollZoom: false, plotlyServerURL: "", showSendToCloud: false, modeBarButtonsToRemove: ["sendChartToCloud", "select2d", "lasso2d", "autoScale2d"], toImageButtonOptions: { filename: "roofline", scale: 2 } };
-    var traces = data.lines.map(lineTrace).concat(pointTraces());
+    var traces = data.lines.map(lineTrace).concat(ridgeTrace(), pointTraces());
     return Plotly.react(host, traces, layout(), config).then(label);
   }
   function key() {
@@ -191,15 +200,25 @@ var mansardChart = (function () {
       item.appendChild(document.createTextNode(bound === "undetermined" ? "undetermined" : bound + " bound"));
       list.appendChild(item);
     });
-    [["used to judge", 2, "var(--ink)"], ["other ceiling", 1.1, "var(--faint)"]].forEach(function (k) {
+    var dashes = { measured: "", derived: "5 3", declared: "1.5 2.5" }, kinds = Object.keys(dashes).filter(function (k) { return drawn().some(function (l) { return l.kind === k; }); });
+    var lines = [["used to judge", 2, "var(--ink)", ""], ["other ceiling", 1.1, "var(--faint)", ""]];
+    if (kinds.length > 1) { kinds.forEach(function (k) { lines.push([k, 1.3, "var(--soft)", dashes[k]]); }); }
+    lines.forEach(function (k) {
       var item = document.createElement("li");
-      item.innerHTML = '<svg width="22" height="12" viewBox="0 0 22 12" aria-hidden="true"><path d="M0 6H22" style="stroke:' + k[2] + '" stroke-width="' + k[1] + '"/></svg>';
+      item.innerHTML = '<svg width="22" height="12" viewBox="0 0 22 12" aria-hidden="true"><path d="M0 6H22" style="stroke:' + k[2] + '" stroke-width="' + k[1] + '" stroke-dasharray="' + k[3] + '"/></svg>';
       item.appendChild(document.createTextNode(k[0]));
       list.appendChild(item);
     });
   }
+  function types() {
+    var select = document.getElementById("dtype"), found = Array.from(new Set(data.lines.filter(function (l) { return !l.slanted && l.dtype; }).map(function (l) { return l.dtype; })));
+    if (found.length < 2) { return; }
+    select.hidden = false;
+    [""].concat(found).forEach(function (d) { var o = document.createElement("option"); o.value = d; o.textContent = d ? "roofs of " + d : "roofs of every dtype"; select.appendChild(o); });
+    select.addEventListener("change", function () { dtype = select.value; draw(); });
+  }
   function more() {
-    var button = document.getElementById("all-ceilings"), extra = data.lines.filter(function (l) { return !l.main && !l.used; }).length;
+    var button = document.getElementById("all-ceilings"), extra = data.lines.filter(function (l) { return !l.main && !l.used && !l.beside; }).length;
     if (!extra) { return; }
     button.hidden = false;
     button.textContent = "Show all " + data.lines.length + " ceilings";
@@ -212,7 +231,7 @@ var mansardChart = (function () {
   return {
     start: function (payload, pick) {
       host = document.getElementById("roofline"); data = payload.chart; ops = payload.operators; onPick = pick;
-      key(); more();
+      key(); more(); types();
       var ready = draw();
       host.on("plotly_click", function (event) {
         var p = event.points[0];

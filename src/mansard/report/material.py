@@ -1,0 +1,273 @@
+"""What a page is made of: each file told apart by its content, read, and turned into diagnoses and sections."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mansard.core.ceilings import Ceilings, ceilings_from_json
+from mansard.core.errors import InputError
+from mansard.diagnose.profile import Question, diagnose_profile
+from mansard.diagnose.records import Diagnosis
+from mansard.report.document import SCHEMAS, from_document
+from mansard.report.sections import machine, others, points, profile
+from mansard.report.sections import timeline as pictures
+from mansard.report.sections.blocks import Section
+from mansard.report.sections.timeline import TimelineBlock
+from mansard.trace.open import open_trace
+
+#: Kinds of document that a page can show, beside points and recorded profiles.
+KNOWN = (*SCHEMAS, "ceilings/1", "estimate/1", "trace_ranks/1")
+_DAMAGE = (AttributeError, KeyError, TypeError, ValueError, IndexError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """What a page shows.
+
+    Args:
+        diagnoses: Runs by name, the one that heads the page first.
+        sections: Sections after those of the first run, in order.
+        headline: The sentence on top where there is no run.
+        title: Name of the page.
+        mixed: Made of more than one run, so it may be larger.
+    """
+
+    diagnoses: tuple[tuple[str, Diagnosis], ...]
+    sections: tuple[Section, ...]
+    headline: str
+    title: str
+    mixed: bool = False
+
+
+def read(paths: Sequence[Path], stdin: str | None = None, question: Question | None = None) -> Page:
+    """Return the page of some files.
+
+    Args:
+        paths: Documents of `mansard` and recorded profiles, in any mix; `-` is `stdin`.
+        stdin: Text of the standard input.
+        question: What is asked of recorded profiles.
+
+    Raises:
+        InputError: a file is damaged or of no kind that a page can show.
+    """
+    reader = _Reader(question or Question())
+    names = _names(paths)
+    for path, name in zip(paths, names, strict=True):
+        reader.file(path, name, stdin if str(path) == "-" else None)
+    return reader.page()
+
+
+def page_of_run(diagnosis: Diagnosis, timeline: TimelineBlock | None = None) -> Page:
+    """Return the page of one run.
+
+    Args:
+        diagnosis: The run.
+        timeline: One step of it over time, where that is known.
+    """
+    reader = _Reader(Question())
+    reader.run(diagnosis, timeline, "run")
+    return reader.page()
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """Return the file names, with as much of their folders as tells them apart.
+
+    >>> _names([Path("a/run.json"), Path("b/run.json"), Path("x.json")])
+    ['a/run.json', 'b/run.json', 'x.json']
+    """
+    names = [p.name if str(p) != "-" else "stdin" for p in paths]
+    return [
+        n if names.count(n) == 1 else "/".join(p.parts[-2:]) if len(p.parts) > 1 else n
+        for n, p in zip(names, paths, strict=True)
+    ]
+
+
+class _Reader:
+    """Collects what files hold."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self.diagnoses: list[tuple[str, Diagnosis]] = []
+        self.points: list[tuple[str, str, list[dict[str, Any]]]] = []
+        self.ceilings: list[tuple[str, str, Ceilings, Mapping[str, Any]]] = []
+        self.sections: list[Section] = []
+        self.files: list[tuple[str, str, str]] = []
+        self.environments: list[tuple[str, str, Mapping[str, Any]]] = []
+        self.headlines: list[str] = []
+        self.profiles = 0
+
+    @property
+    def key(self) -> str:
+        """An identifier that no other file of this page has."""
+        return f"f{len(self.files)}"
+
+    def file(self, path: Path, name: str, stdin: str | None) -> None:
+        """Read one file."""
+        content = _document(path, stdin)
+        if content is None:
+            self._profile(path, name)
+        elif isinstance(content, list):
+            self._points(content, name)
+        else:
+            self._document(content, name)
+
+    def _profile(self, path: Path, name: str) -> None:
+        timeline = open_trace(path)
+        self.profiles += 1
+        found = diagnose_profile(timeline, self.question)
+        self.diagnoses.append((name, found[0].diagnosis))
+        self.sections += profile.sections(timeline, found, key=self.key, name=name)
+        self.environments.append((name, "profile", dict(timeline.environment)))
+        events = sum(len(t) for t in timeline.tables.values())
+        damage = "".join(f"; damaged: {d.text}" for d in timeline.damage)
+        self.files.append((name, f"profile ({timeline.format})", f"{events} events on {len(found)} devices{damage}"))
+
+    def _points(self, content: list[Any], name: str) -> None:
+        ok = all(
+            isinstance(e, dict) and e.get("schema") == "detailed/1" and isinstance(e.get("metadata"), dict)
+            and isinstance(e.get("metrics"), dict) and "state" in e for e in content
+        )  # fmt: skip
+        if not content or not ok:
+            what = "holds no points" if not content else "is a list, but not one of detailed/1 points"
+            raise InputError(
+                f"{name} is not a run document and {what}", hint="expected the detailed.json of mansard measure"
+            )
+        self.points.append((self.key, name, content))
+        self.environments.append((name, "points", content[0].get("environment") or {}))
+        self.headlines.append(points.headline(content))
+        self.files.append((name, "points (detailed.json)", points.headline(content)))
+
+    def _document(self, document: dict[str, Any], name: str) -> None:
+        schema = document.get("schema")
+        try:
+            if schema in SCHEMAS:
+                self._diagnosis(document, name)
+            elif schema == "ceilings/1":
+                found = ceilings_from_json(document, source=name)
+                self.ceilings.append((self.key, name, found, document))
+                self.headlines.append(f"{len(found.ceilings)} ceilings of one machine.")
+                self.files.append((name, "ceilings", f"{len(found.ceilings)} ceilings"))
+            elif schema == "estimate/1":
+                self.sections.append(others.estimate(document, key=self.key, name=name))
+                self.headlines.append(f"An estimate: {document['phase']} of {document['model']['name']}.")
+                self.files.append((name, "estimate", str(document["phase"])))
+            elif schema == "trace_ranks/1":
+                self.sections.append(others.ranks(document, key=self.key, name=name))
+                self.headlines.append(f"{len(document['ranks'])} ranks of one job.")
+                self.files.append((name, "ranks", f"{len(document['ranks'])} ranks"))
+            else:
+                message, hint = _foreign(schema, name)
+                raise InputError(message, hint=hint)
+        except _DAMAGE as error:
+            word = (
+                f"lacks the key {error}" if isinstance(error, KeyError) else f"has a value of the wrong type: {error}"
+            )
+            raise InputError(
+                f"{name} is a damaged {schema} document: it {word}", hint="the file may be cut short"
+            ) from None
+        environment = document.get("environment")
+        if len(self.diagnoses) == 1 and schema in SCHEMAS:
+            return  # the receipt of the run that heads the page has it
+        self.environments.append((name, str(schema), environment if isinstance(environment, Mapping) else {}))
+
+    def run(self, diagnosis: Diagnosis, timeline: TimelineBlock | None, name: str) -> None:
+        """Add a run and what it did over time."""
+        self.diagnoses.append((name, diagnosis))
+        if timeline is not None:
+            small = f"{name}: {timeline.title}"
+            self.sections.append(Section(key=f"{self.key}-time", title="Timeline", small=small, blocks=(timeline,)))
+
+    def _diagnosis(self, document: Mapping[str, Any], name: str) -> None:
+        diagnosis = from_document(document)
+        kept = document.get("timeline")
+        self.run(diagnosis, pictures.from_document(kept) if isinstance(kept, Mapping) else None, name)
+        rest = [(str(d["device"]), from_document(d)) for d in document.get("other_devices") or ()]
+        section = others.devices(document, diagnosis, rest, key=f"{self.key}-devices", name=name)
+        self.sections += [section] if section is not None else []
+        self.files.append((name, str(document["schema"]).partition("/")[0], diagnosis.program))
+
+    def page(self) -> Page:
+        """Return everything in the order in which it is read."""
+        out: list[Section] = []
+        both = others.runs(self.diagnoses)
+        out += [both] if both is not None else []
+        head = self.diagnoses[0][1] if self.diagnoses else None
+        if head is not None:
+            share = others.shares(head)
+            out += [share] if share is not None else []
+        out += self.sections
+        known = self.ceilings[0][2] if self.ceilings else None
+        for key, name, elements in self.points:
+            try:
+                out += points.sections(elements, known, key=key, name=name)
+            except _DAMAGE as error:
+                raise InputError(f"{name} has a damaged point: {error!r}", hint="measure again") from None
+        for key, name, found, document in self.ceilings:
+            out += machine.sections(found, document, key=key, name=name)
+        if head is not None and not self.ceilings:
+            kinds = machine.kinds(head.ceilings, key="ceil", name="of the first run")
+            out += [kinds] if kinds is not None and len({c.kind for c in head.ceilings}) > 1 else []
+        out += [others.run(d, key=f"run{i}", name=n) for i, (n, d) in enumerate(self.diagnoses[1:21], 2)]
+        environment = others.environment(self.environments)
+        out += [environment] if environment is not None else []
+        if len(self.files) > 1:
+            out.append(others.files(self.files))
+        title = head.program if head is not None else ", ".join(n for n, *_ in self.files[:3])
+        return Page(diagnoses=tuple(self.diagnoses), sections=tuple(out), headline=" ".join(self.headlines), title=title,
+                    mixed=len(self.files) > 1 or self.profiles > 0)  # fmt: skip
+
+
+def _document(path: Path, stdin: str | None) -> dict[str, Any] | list[Any] | None:
+    """Return the content of a document of ours, None where the file is something else: a profile, to its readers.
+
+    Only the first bytes of a file tell: our documents begin with `schema`, or with a list of objects that do.
+    """
+    if stdin is None and not _looks_ours(path):
+        return None
+    name = "stdin" if stdin is not None else str(path)
+    try:
+        text = stdin if stdin is not None else path.read_text(encoding="utf-8")
+        content = json.loads(text)
+    except OSError as error:
+        raise InputError(f"cannot read {name}: {error.strerror or error}", hint="check the path") from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"{name} is not valid JSON: line {error.lineno}, column {error.colno}: {error.msg}") from None
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"{name} is not valid JSON: {error}") from None
+    if not isinstance(content, dict | list):
+        raise InputError(f"{name} is not a run document: expected a JSON object or a list of points")
+    return content
+
+
+def _looks_ours(path: Path) -> bool:
+    """Whether a file begins like a document of ours, or is too short to be anything else."""
+    if path.is_dir():
+        return False
+    try:
+        with path.open("rb") as file:
+            head = file.read(4096)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}", hint="check the path") from None
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if text[:1] not in (b"{", b"["):
+        return False
+    if b'"traceEvents"' in text or b'"ph"' in text or b'"deviceProperties"' in text:
+        return False
+    return (b'"schema"' in text[:400] and b'"schemaVersion"' not in text[:400]) or len(head) < 64
+
+
+def _foreign(schema: object, name: str) -> tuple[str, str]:
+    """Return what to say of a document that no page shows."""
+    base = str(schema).partition("/")[0] if isinstance(schema, str) else ""
+    for known in KNOWN:
+        if base and known.partition("/")[0] == base:
+            return f"{name} has schema {schema!r}, this version reads up to {known!r}", "update mansard"
+    shown = ", ".join(k.partition("/")[0] for k in KNOWN)
+    return (
+        f"{name} is not a run document or any other that a page shows (schema {schema!r})",
+        f"known: {shown}, detailed.json, recorded profiles",
+    )

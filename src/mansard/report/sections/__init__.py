@@ -1,0 +1,1 @@
+"""The sections of the page beyond one run: each turns one kind of result into charts, tables and prose."""
