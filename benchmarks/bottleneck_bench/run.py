@@ -59,6 +59,7 @@ def totals(scores: list[Score]) -> dict[str, Any]:
         "shares_within_points": sum(e <= SHARE_POINTS for e in shares),
         "forbidden": sum(s.forbidden for s in scores),
         "false_memory": sum(s.false_memory for s in scores),
+        "implausible": sum(s.implausible for s in scores),
         "unsaid": sum(bool(s.unsaid) for s in scores),
         "errors": sum(bool(s.error) for s in scores),
     }
@@ -105,7 +106,7 @@ def print_table(scores: list[Score]) -> None:
         f"(target {HEADROOM_TARGET:.0%})\n"
         f"shares in {SHARE_POINTS:.0f} pt   {t['shares_within_points']} of {t['shares_compared']}\n"
         f"false memory     {t['false_memory']} (target 0)\nforbidden class  {t['forbidden']}\n"
-        f"something unsaid {t['unsaid']}\nerrors           {t['errors']}"
+        f"impossible share {t['implausible']}\nsomething unsaid {t['unsaid']}\nerrors           {t['errors']}"
     )
 
 

@@ -31,6 +31,7 @@ class Score:
         headroom_right: Whether it is within 10 %; None where it is not compared.
         forbidden: A class was given that the case forbids.
         false_memory: Memory verdicts without bytes.
+        implausible: The share of the ceiling is called impossible, though every kernel was given a possible one.
         unsaid: Patterns that nothing in the answer matches.
         error: What went wrong.
         files: The files of the case.
@@ -46,6 +47,7 @@ class Score:
     headroom_right: bool | None = None
     forbidden: bool = False
     false_memory: int = 0
+    implausible: bool = False
     unsaid: list[str] = field(default_factory=list)
     error: str = ""
     files: list[str] = field(default_factory=list)
@@ -185,6 +187,8 @@ def _judge_verdict(case: Case, truth: dict[str, Any], document: dict[str, Any]) 
     answer = str(verdict.get("bound", "none"))
     score = Score(case=case.name, truth=case.truth, answer=answer, right=answer in (case.truth, *case.accept))
     score.forbidden = answer in case.must_not
+    share = verdict.get("share_of_ceiling")
+    score.implausible = case.truth in AREAS and not case.accept and isinstance(share, dict) and "implausible" in share
     score.false_memory = int(answer == "memory" and not case.memory_known)
     for row in document.get("operators") or []:
         score.false_memory += int(row.get("bound") == "memory" and not isinstance(row.get("bytes"), int | float))
