@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from mansard.core import Unknown
 
+#: Name of the link between nodes, where its rate was given.
+BETWEEN_NODES = "network"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
@@ -40,11 +43,13 @@ class Links:
             ("a profile with 'Process Group Ranks', or --network-rate",),
         )
 
-    def place(self, link: str) -> str:
-        """Return where a link is, for reading.
 
-        >>> Links(peer="nvlink", network="network").place("nvlink")
-        'nvlink, inside a node'
-        """
-        where = {self.peer: "inside a node", self.network: "between nodes", self.host: "host and device"}.get(link, "")
-        return f"{link}, {where}" if where else link
+def place_of(link: str | Unknown | None) -> str:
+    """Return where the link of a collective is, for reading; empty where it is not known.
+
+    >>> place_of("nvlink"), place_of(BETWEEN_NODES), place_of(None)
+    ('inside a node', 'between nodes', '')
+    """
+    if not isinstance(link, str):
+        return ""
+    return "between nodes" if link == BETWEEN_NODES else "inside a node"

@@ -15,7 +15,7 @@ from mansard.core.errors import InputError, UndecidedError
 from mansard.core.units import format_flop_per_s
 from mansard.diagnose.analyse import diagnose_run
 from mansard.diagnose.kernel_table import KernelTable, kernel_table
-from mansard.diagnose.links import Links
+from mansard.diagnose.links import BETWEEN_NODES, Links
 from mansard.diagnose.model_demand import ModelGroup, groups_of, with_model
 from mansard.diagnose.peaks import GIVEN, Chip, identify
 from mansard.diagnose.profile_parts import PARTS, parts_of_work
@@ -355,7 +355,7 @@ def machine_of_device(chip: Chip, question: Question) -> tuple[Ceilings, Links]:
         node = packages * sku.package.devices
     network = None
     if question.network_bytes_per_s is not None:
-        network = "network"
+        network = BETWEEN_NODES
         rate = Ceiling(
             resource=Resource(area=Area.NETWORK, link=network), value=question.network_bytes_per_s, unit="B/s",
             kind=Kind.DECLARED, scope="device", source=GIVEN,

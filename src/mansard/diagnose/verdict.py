@@ -9,6 +9,7 @@ from mansard.core import BOUND_SHARE, Area, Bound, Grade, Unknown, is_known, sha
 from mansard.core.units import format_bytes_per_s, format_flop_per_s, format_ratio, format_s
 from mansard.diagnose.areas import WAITING, areas_of, link_of, needs_of, share_and_least, shares_by_category
 from mansard.diagnose.judge_operators import JudgedOperator
+from mansard.diagnose.links import place_of
 from mansard.diagnose.records import Verdict
 from mansard.diagnose.rules import Case
 
@@ -24,6 +25,9 @@ _WILL_NOT_HELP = {
 CLOSE = 0.10
 _CAUSES = {"input": "waiting for input data", "python": "Python between operations", "sync": "waiting in synchronisation",
            "compile": "compiling", "call": "long calls of the runtime (first use, allocation, loading)", "copy": "copies between host and device"}  # fmt: skip
+
+#: What runs on the host between two launches is not in every profile.
+_BETWEEN = "the host between launches (Python, or other code)"
 
 
 def main_verdict(case: Case) -> Verdict:
@@ -161,7 +165,9 @@ def _communication(case: Case, rows: Sequence[JudgedOperator], share_of_step: fl
     link = link_of(rows)
     known = not link.startswith("not known")
     limiting = next((r.judgement.limiting for r in rows if r.judgement.limiting is not None), None)
-    over = f" over {link}" if known else ""
+    place = next((p for r in rows if (p := place_of(r.operator.link))), "")
+    where = f"{link}, {place}" if known and place else link
+    over = f" over {where}" if known else ""
     if is_known(share) and limiting is not None:
         rate = format_bytes_per_s(limiting.ceiling.value)
         reached = f"; it reaches {share:.2f} of that link ({rate}, {limiting.ceiling.kind.value})"
@@ -171,7 +177,7 @@ def _communication(case: Case, rows: Sequence[JudgedOperator], share_of_step: fl
     names = ", ".join(dict.fromkeys(r.operator.name for r in rows[:3]))
     evidence = [
         f"{format_s(seconds)} of a step run {names} and nothing else [measured]",
-        f"link: {link} [{'declared' if known else 'assumed'}]",
+        f"link: {where} [{'declared' if known else 'assumed'}]",
     ]
     if limiting is not None:
         evidence.append(f"{rows[0].operator.name}: {rows[0].judgement.reason} [{rows[0].judgement.grade.value}]")
@@ -220,12 +226,13 @@ def _between_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator]
         times = dict(case.account.host)
         times["copy"] = max(0.0, seconds - sum(times.values()))
         causes = sorted(((t, c) for c, t in times.items() if t > 1e-9 * seconds), reverse=True)
-        label = _CAUSES[causes[0][1]] if causes else "host"
+        words = {**_CAUSES, "python": _BETWEEN} if case.trace.framework == "profile" else _CAUSES
+        label = words[causes[0][1]] if causes else "host"
         doing = f"for {format_ratio(share_of_step)} of a step nothing runs; mostly {label}"
         if causes and causes[0][1] == "copy":
             doing = f"{format_ratio(share_of_step)} of a step is {label} that nothing hides"
         sentence = f"Host-bound: {doing}."
-        evidence = [f"{_CAUSES[c]}: {format_s(t)} a step [measured]" for t, c in causes]
+        evidence = [f"{words[c]}: {format_s(t)} a step [measured]" for t, c in causes]
     return Verdict(
         bound=bound,
         limiting_ceiling=label,
