@@ -27,8 +27,10 @@ def metrics_of(e: Evidence, judged: Judged, benchmark: Any = None) -> dict[str, 
     All rates come from the median of all samples. Statistics of the published suite's columns (`avg_ms`, `std_ms`,
     `p50_ms`, `p90_ms`) are of all samples too, none filtered.
     """
-    found = {**_times(e), **_rates(e), **_transfer(e), **_shares(e, judged)}
-    if isinstance(benchmark, HasColumns):
+    found = _times(e)
+    if e.time_s > 0.0:  # without a time there is no rate
+        found.update({**_rates(e), **_transfer(e), **_shares(e, judged)})
+    if isinstance(benchmark, HasColumns) and e.time_s > 0.0:
         found = {**benchmark.columns(e.params, e.where, seconds_of(e)), **found}
     found["area"] = getattr(benchmark, "area", None)
     return {k: v for k, v in found.items() if v is not None}

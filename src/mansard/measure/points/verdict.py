@@ -82,6 +82,8 @@ def judge_point(e: Evidence, findings: Sequence[Finding]) -> Judged:
         e: The point.
         findings: Of the audit; a fatal one makes the point implausible whatever its share.
     """
+    if not e.time_s > 0.0:
+        return _no_time()
     factor = clock_factor(e)
     least = _least(e, factor)
     share: float | Unknown | Implausible
@@ -108,6 +110,17 @@ def judge_point(e: Evidence, findings: Sequence[Finding]) -> Judged:
     if isinstance(share, Implausible):
         return _beaten(found, e, share)
     return _graded(found, e, findings, share)
+
+
+def _no_time() -> Judged:
+    """Return the verdict on a point whose clock did not move: no measurement, and no rate."""
+    text = (
+        "no measurement: the clock showed no time for an operation (several per sample, or a finer clock, are needed)"
+    )
+    return Judged(
+        verdict=PointVerdict.IMPLAUSIBLE, reason=text, share=Unknown(text, ("more operations per sample",)),
+        findings=(Finding(code="no_measurement", text=text, fatal=True),),
+    )  # fmt: skip
 
 
 def half_ratio(e: Evidence) -> float:
