@@ -17,7 +17,7 @@ def test_the_charting_library_is_the_published_file() -> None:
     assert "MIT License" in ASSETS.joinpath("plotly-basic.LICENSE").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["plotly-basic.min.js", "theme.js", "chart.js", "report.js", "report.css"])
+@pytest.mark.parametrize("name", ["plotly-basic.min.js", "theme.js", "chart.js", "report.js", "sections.js", "timeline.js", "report.css"])
 def test_assets_can_be_inlined(name) -> None:
     text = ASSETS.joinpath(name).read_text(encoding="utf-8")
     lowered = text.lower()
@@ -27,7 +27,7 @@ def test_assets_can_be_inlined(name) -> None:
     assert "\r" not in text  # a browser would change it and the policy's hash would no longer fit
 
 
-@pytest.mark.parametrize("name", ["chart.js", "report.js", "theme.js"])
+@pytest.mark.parametrize("name", ["chart.js", "report.js", "sections.js", "timeline.js", "theme.js"])
 def test_own_scripts_stay_livable(name) -> None:
     text = ASSETS.joinpath(name).read_text(encoding="utf-8")
     assert len(text.splitlines()) < 300

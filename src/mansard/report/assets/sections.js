@@ -118,7 +118,7 @@ var mansardSections = (function () {
     return chart.percent ? names.sort(function (a, b) { return value[b] - value[a]; }) : names;
   }
   function chartBlock(box, chart) {
-    var card = make("div", { class: "card chart" }), host = make("div", { class: "plot", role: "img", "aria-label": chart.label });
+    var card = make("div", { class: "card chart" }), host = make("div", { class: "plot", role: "group", "aria-label": chart.label });
     var rows = chart.sideways ? order(chart).length : 0;
     if (rows) { host.style.height = Math.max(150, rows * (chart.percent ? 21 : 30) + 120) + "px"; }
     if (!chart.series.length) { card.appendChild(make("p", { class: "caption" }, "Nothing to draw.")); } else { card.appendChild(host); later(host, function () { drawChart(host, chart); }); }

@@ -4,7 +4,7 @@
   var m = mansardSections, COLOURS = { compute: "compute", communication: "network", unclassified: "undetermined", copy: "memory", memset: "memory", graph: "host", operation: "compute", idle: "unattributed", exposed: "latency", wait: "host" };
   var PATTERNS = { exposed: "/", idle: "", memset: ".", graph: "\\", wait: "x" };
   function block(box, data) {
-    var card = m.make("div", { class: "card chart" }), host = m.make("div", { class: "plot", role: "img", "aria-label": "Timeline, " + data.title });
+    var card = m.make("div", { class: "card chart" }), host = m.make("div", { class: "plot", role: "group", "aria-label": "Timeline, " + data.title });
     host.style.height = (data.lanes.length * 34 + 110) + "px";
     card.appendChild(host);
     m.notes(card, data.notes);
