@@ -127,6 +127,8 @@ def test_communication_with_bytes_names_its_link(tmp_path: Path) -> None:
     assert d.verdict.bound is Bound.NETWORK
     assert d.verdict.link == "nvlink"
     assert d.verdict.share_of_ceiling == pytest.approx(175e6 / 450e9 / 500e-6, rel=1e-6)
+    assert d.verdict.headroom_s == pytest.approx(500e-6 - 175e6 / 450e9, rel=1e-6)
+    assert any("nvlink, inside a node" in e for e in d.verdict.evidence)
 
 
 def test_a_group_larger_than_a_node_uses_the_network(tmp_path: Path) -> None:
@@ -200,16 +202,64 @@ def test_each_part_has_its_own_bounds(tmp_path: Path) -> None:
     assert by_area == pytest.approx({"compute": 1.5e-3, "network": 1.5e-3}, rel=1e-6)
 
 
-def test_time_before_the_first_kernel_has_no_cause(tmp_path: Path) -> None:
+def test_time_before_the_first_kernel_has_a_cause_only_where_its_launch_is_recorded(tmp_path: Path) -> None:
+    def recorded(*, launched: bool) -> Diagnosis:
+        r = Recording()
+        for n in range(2):
+            t = n * 3000
+            r.step(n, t, 3000)
+            r.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", t + 1500, 1500, at=t + 1400 if launched else None)
+        return of(r.write(tmp_path / "t.json")).diagnosis
+
+    # Of 6000 us 3000 are communication. The device is idle for 1500 us twice: the host called for the kernels 1400 us into each.
+    with_calls = recorded(launched=True)
+    assert with_calls.time_shares["host"] + with_calls.time_shares["latency"] == pytest.approx(0.5)
+    assert with_calls.time_shares["host"] > 0.45
+    # Without calls nothing tells why.
+    assert recorded(launched=False).time_shares["unattributed"] == pytest.approx(0.5)
+
+
+def test_a_copy_at_the_same_time_takes_nothing_from_a_kernel(tmp_path: Path) -> None:
     r = Recording()
-    r.step(0, 0, 3000)
-    r.product(1500, 1500, at=1000)
-    r.step(1, 3000, 3000)
-    r.product(4500, 1500, at=4000)
+    for n in range(3):
+        t = 1000 + n * 1500
+        r.step(n, t, 1500)
+        r.product(t, 1500, at=t - 20)
+        r.copy(t + 100, 1000, 32_000_000)
     d = of(r.write(tmp_path / "t.json")).diagnosis
-    # Of 6000 us: 3000 busy, 1500 before the first kernel without a cause, 1500 in which the host had not called for the next.
-    assert d.time_shares["unattributed"] == pytest.approx(0.25)
-    assert d.time_shares["host"] + d.time_shares["latency"] == pytest.approx(0.25)
+    # All of the step is computing, at 1111.26 of 1500 us; the copy is hidden.
+    assert d.verdict.bound is Bound.COMPUTE
+    assert d.verdict.share_of_ceiling == pytest.approx(FLOP / PEAK / 1.5e-3, rel=1e-3)
+    assert d.time_shares["host"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_kernel_named_after_tf32_is_judged_by_that_peak(tmp_path: Path) -> None:
+    r = Recording()
+    inputs = {**MM, "Input type": ["float", "float"]}
+    for n in range(3):
+        t = 1000 + n * 4000
+        r.step(n, t, 4000)
+        r.host("cpu_op", "aten::mm", t - 20, 5, **inputs)
+        r.kernel("sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n", t, 4000, at=t - 19)
+    row = of(r.write(tmp_path / "t.json")).diagnosis.operators[0]
+    # 1.0995 TFLOP at the derived 494.71 TFLOP/s of tf32: 2222.5 of 4000 us.
+    assert row.limiting_ceiling.startswith("tf32")
+    assert row.share_of_ceiling == pytest.approx(FLOP / 494.71488e12 / 4e-3, rel=1e-3)
+
+
+def test_kernels_as_short_as_their_start_are_latency(tmp_path: Path) -> None:
+    r = Recording()
+    inputs = {"Input Dims": [[1024], [1024]], "Input type": ["float", "float"], "Input Strides": [[1], [1]],
+              "Concrete Inputs": ["", ""]}  # fmt: skip
+    for n in range(300):
+        t = 1000 + n * 10
+        r.host("cpu_op", "aten::mul", t, 4, **inputs)
+        r.kernel("vectorized_elementwise_kernel", t + 5, 2, at=t + 1)
+    d = of(r.write(tmp_path / "t.json")).diagnosis
+    # 12 KB at 3.35 TB/s are 3.7 ns of 2 us.
+    assert d.verdict.bound is Bound.LATENCY
+    assert d.operators[0].bound is Bound.LATENCY
+    assert d.time_shares["memory"] == 0
 
 
 def test_d37_collective_moe_and_copy_are_told_apart(tmp_path: Path) -> None:
@@ -263,6 +313,8 @@ def test_host_copies_are_the_hosts_and_said_so(tmp_path: Path) -> None:
     assert d.verdict.bound is Bound.HOST
     assert "copies between host and device" in d.verdict.sentence
     assert area(d, "host").share_of_ceiling == pytest.approx(0.5)
+    assert d.verdict.headroom_s == pytest.approx(0.5 * d.step.median_s)
+    assert any("pageable" in e for e in d.verdict.evidence)
 
 
 def test_ranks_are_diagnosed_one_by_one_and_the_straggler_is_named(tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ from mansard.core import Bound, Ceilings, Implausible, Unknown, is_known, median
 from mansard.core.units import format_flop_per_s, format_ratio, format_s
 from mansard.diagnose.account import Account, Windows, account, inside, windows_of
 from mansard.diagnose.areas import checks_of, shares_by_kind
+from mansard.diagnose.facts import Facts
 from mansard.diagnose.judge_operators import (
+    HOST_COPY_NAMES,
     JudgedOperator,
     corrected_durations_s,
     judge_operators,
@@ -41,7 +43,12 @@ LARGE_OVERHEAD = 0.5
 
 
 def diagnose_run(
-    trace: RunTrace, ceilings: Ceilings, *, program: str, drift: Mapping[str, Any] | None = None
+    trace: RunTrace,
+    ceilings: Ceilings,
+    *,
+    program: str,
+    drift: Mapping[str, Any] | None = None,
+    facts: Facts | None = None,
 ) -> Diagnosis:
     """Return the diagnosis of one run.
 
@@ -50,6 +57,7 @@ def diagnose_run(
         ceilings: The machine, at the number of threads of the run.
         program: The command line, for the receipt.
         drift: Ceilings probed before and after the program, for the receipt.
+        facts: What is known beside the recording, for the rules.
     """
     trace = _at_its_scope(trace)
     windows = windows_of(trace)
@@ -57,11 +65,11 @@ def diagnose_run(
     frames = int(inside(windows, trace.frame_ns).sum())
     cost = profiler_cost(trace, chosen, frames, windows.count, windows.median_s)
     step = _step_time(trace, windows, cost)
-    exchanges = collective_ops(trace)
-    charged = _charged_apart(trace, exchanges)
+    groups = _engines(trace)
+    charged = _charged_apart(trace, groups)
     duration = corrected_durations_s(charged, cost.inside_s()) * windows.typical_ratio
-    for mine in (chosen & exchanges, chosen & ~exchanges):
-        duration = _within_step(windows, mine, duration, step.median_s)
+    for mine in groups:
+        duration = _within_step(windows, chosen & mine, duration, step.median_s)
     memory = memory_evidence(trace, chosen, windows.count)
     judged = judge_operators(trace, ceilings, chosen, charged, duration, memory)
     regime = regime_of_operations(judged, ceilings, steps=windows.count, step_s=step.median_s)
@@ -71,7 +79,7 @@ def diagnose_run(
     where = account(trace, windows, judged, charged, duration, step.median_s, memory, around_s=cost.around_s)
     case = Case(
         trace=trace, ceilings=ceilings, windows=windows, judged=judged, account=where, memory=memory,
-        chosen=chosen, duration_s=duration,
+        chosen=chosen, duration_s=duration, facts=facts or Facts(),
     )  # fmt: skip
     rows = tuple(sorted((_row(j, windows, ceilings) for j in judged), key=lambda r: -r.time_s))
     totals = _totals(judged, windows)
@@ -126,10 +134,20 @@ def _at_its_scope(trace: RunTrace) -> RunTrace:
     )
 
 
-def _charged_apart(trace: RunTrace, exchanges: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-    """Return the time charged to each operation: computation and exchanges use other resources and do not share theirs."""
+def _engines(trace: RunTrace) -> tuple[npt.NDArray[np.bool_], ...]:
+    """Return which executed operations use which resource: exchanges, copies to and from the host, and all others."""
+    exchanges = collective_ops(trace)
+    copying = np.array(
+        [o.category == "copy" and o.name.startswith(HOST_COPY_NAMES) for o in trace.operators] or [False]
+    )
+    copies = copying[trace.op] & ~exchanges if trace.op.size else np.zeros(0, dtype=np.bool_)
+    return exchanges, copies, ~(exchanges | copies)
+
+
+def _charged_apart(trace: RunTrace, groups: Sequence[npt.NDArray[np.bool_]]) -> npt.NDArray[np.float64]:
+    """Return the time charged to each operation: work on different resources runs at once and does not share its time."""
     charged = np.zeros(trace.op.size, dtype=np.float64)
-    for mine in (exchanges, ~exchanges):
+    for mine in groups:
         charged[mine] = charged_s(trace.start_ns[mine], trace.end_ns[mine])
     return charged
 

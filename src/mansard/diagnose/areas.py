@@ -108,9 +108,10 @@ def _area(case: Case, kind: str, share: float) -> AreaShare:
         return area
     total, least = share_and_least(rows)
     limiting = rows[0].judgement.limiting
-    headroom: float | Unknown = seconds
-    if kind in ("compute", "memory"):
-        headroom = max(0.0, seconds * (1.0 - total)) if isinstance(total, float) else 0.0
+    headroom: float | Unknown = left_over(seconds, total)
+    if kind == "host":
+        copying = copy_seconds(case)
+        headroom = seconds - copying + left_over(copying, total)
     return replace(
         area,
         share_of_ceiling=total,
@@ -119,6 +120,22 @@ def _area(case: Case, kind: str, share: float) -> AreaShare:
         shares_by_kind=shares_by_kind(rows, case.ceilings) if least > 0 else {},
         link=link_of(rows) if kind == "network" else "",
     )
+
+
+def left_over(seconds: float, share: float | Unknown | Implausible) -> float:
+    """Return what reaching the ceiling would save of some time [s]; all of it may go where the share is not known.
+
+    >>> left_over(4.0, 0.75), left_over(4.0, Unknown("no bytes"))
+    (1.0, 4.0)
+    """
+    if isinstance(share, Implausible):
+        return 0.0
+    return seconds if isinstance(share, Unknown) else max(0.0, seconds * (1.0 - share))
+
+
+def copy_seconds(case: Case) -> float:
+    """Return the time of a step in which only copies between host and device run [s]."""
+    return max(0.0, case.account.by_kind["host"] - sum(case.account.host.values()))
 
 
 def share_and_least(rows: Sequence[JudgedOperator]) -> tuple[float | Unknown | Implausible, float]:

@@ -30,6 +30,8 @@ from mansard.trace.run import Operator, RunTrace
 
 #: An operation this many times the dispatch cost or shorter, with less work than that cost, is dominated by it.
 DISPATCH_DOMINATED = 10.0
+#: Starting a kernel on a device and waiting for its last block takes a few microseconds: a shorter one is nothing else.
+TINY_KERNEL_S = 5e-6
 #: How copies between host and device are called in a profile.
 HOST_COPY_NAMES = (
     "copy host to",
@@ -177,7 +179,7 @@ def judge_one(
     if isinstance(judgement.share_of_ceiling, Implausible):
         return _within_nearer_level(operator, demand, call_s, ceilings) or (least, judgement)
     return (
-        _dispatch_dominated(least, judgement, call_s, trace, ceilings)
+        _dispatch_dominated(least, judgement, call_s, trace, ceilings, operator_scope=operator.scope)
         or _at_farther_level(operator, demand, call_s, ceilings, judgement)
         or _page_faults(operator, least, call_s, memory, ceilings)
         or (least, judgement)
@@ -202,8 +204,17 @@ def _moving(judgement: Judgement, what: tuple[Bound, str] | None) -> Judgement:
     return replace(judgement, bound=what[0])
 
 
+def _tiny_kernel(least: LeastTime, judgement: Judgement, call_s: float) -> tuple[LeastTime, Judgement] | None:
+    """Judge a kernel of a device as short as starting and draining one takes, whatever it computes."""
+    work_s = least.terms[0].time_s if least.terms else 0.0
+    if not least.terms or call_s > TINY_KERNEL_S or work_s > BOUND_SHARE * call_s:
+        return None
+    reason = f"its own work needs {format_s(work_s)} of {format_s(call_s)}, which is of the order of starting a kernel"
+    return least, replace(judgement, bound=Bound.LATENCY, grade=Grade.ASSUMED, reason=reason)
+
+
 def _dispatch_dominated(
-    least: LeastTime, judgement: Judgement, call_s: float, trace: RunTrace, ceilings: Ceilings
+    least: LeastTime, judgement: Judgement, call_s: float, trace: RunTrace, ceilings: Ceilings, *, operator_scope: str
 ) -> tuple[LeastTime, Judgement] | None:
     """Judge an operation whose own work is a small part of a time that is of the order of one call.
 
@@ -212,7 +223,7 @@ def _dispatch_dominated(
     """
     cost = ceilings.fixed_cost(trace.framework)
     if isinstance(cost, Unknown):
-        return None
+        return _tiny_kernel(least, judgement, call_s) if operator_scope == "device" else None
     work_s = least.terms[0].time_s if least.terms else 0.0
     limit_s = cost.value * (DISPATCH_DOMINATED if trace.framework == "torch" else 1.0)
     if call_s > limit_s or work_s > min(cost.value, BOUND_SHARE * call_s):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -29,6 +30,8 @@ NO_DEMAND = Unknown(
 )
 #: Names of kernels that say nothing: the first argument of their template is what they are.
 _EMPTY_NAMES = ("Kernel", "Kernel2", "kernel", "device_kernel")
+#: Names of kernels that round f32 operands to tf32.
+_TF32 = re.compile(r"tf32|tensorop_s1688", re.IGNORECASE)
 _ACCUMULATE = {"f": "f32", "b": "f32", "t": "f32", "i": "i32", "u": "i32"}
 
 
@@ -111,7 +114,7 @@ def kernel_kinds(
             out.append(_collective(base, examples[int(talk[place]) - 1], links))
             continue
         launched_by = timeline.names[int(named[place])] if named[place] >= 0 else ""
-        out.append(_computing(base, timeline, operators, keys[place].tolist(), amounts[index], launched_by))
+        out.append(_computing(base, timeline, operators, keys[place].tolist(), amounts[index], launched_by, name))
     return KernelKinds(rows=mine, kind=kind, operators=tuple(out))
 
 
@@ -182,6 +185,7 @@ def _computing(
     key: Sequence[int],
     amounts: FloatArray,
     launched_by: str,
+    raw: str,
 ) -> Operator:
     """Return a kernel that computes, with what is known of its demand."""
     _, shape, _, _, _, state, source, reason, kind = key
@@ -202,7 +206,10 @@ def _computing(
             how = cost.formula if abs(share - 1.0) < 1e-6 else f"{share:.3g} of {name}, by its time: {cost.formula}"
             full = None if cost.full_square_flop is None else cost.full_square_flop * share
             found = base.operator(
-                replace(cost.demand.scaled(share), launches=1.0), formula=how, source=name, shapes=shapes
+                replace(_as_named(cost.demand, raw).scaled(share), launches=1.0),
+                formula=how,
+                source=name,
+                shapes=shapes,
             )
             return replace(found, full_square_flop=full)
     dtype = sources.dtypes[kind] if kind >= 0 else "several types"
@@ -210,6 +217,14 @@ def _computing(
     demand = _counted(state, flop, other, size, dtype, scalar=scalar)
     how = "; ".join(dict.fromkeys(told[:2])) if told is not None else "FLOP and bytes from several sources"
     return base.operator(demand, formula=how, source=name, shapes=shapes)
+
+
+def _as_named(demand: Demand, raw: str) -> Demand:
+    """Return a demand with f32 products on the tf32 units where the kernel's name says that it uses them."""
+    if not _TF32.search(raw) or ("f32", "f32") not in demand.flop:
+        return demand
+    flop = {k: v for k, v in demand.flop.items() if k != ("f32", "f32")}
+    return replace(demand, flop={**flop, ("tf32", "f32"): demand.flop["f32", "f32"]})
 
 
 def _counted(state: int, flop: float, other: float, size: float, dtype: str, *, scalar: bool) -> Demand:

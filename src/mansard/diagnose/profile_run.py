@@ -100,7 +100,8 @@ def run_of_profile(
         start_ns=steps.start_ns[skip:], end_ns=steps.end_ns[skip:], source=steps.source, skipped=skip, note=steps.note
     )
     hidden = graphs(timeline, operators.launches)
-    idle = idle_of(timeline, device, launches=operators.launches)
+    span = (int(kept.start_ns[0]), int(kept.end_ns[-1])) if kept.count else None
+    idle = idle_of(timeline, device, launches=operators.launches, window_ns=span)
     waits, dispatch = _idle_time(timeline, idle, kept, merge(start, end), unreliable=hidden.kernels_missing)
     name = timeline.devices[device].name
     return RunTrace(
@@ -176,14 +177,18 @@ def _copies(rows: _Rows, timeline: Timeline, device: int, links: Links, part: np
     mine = np.flatnonzero((table.device == device) & (table.end_ns > table.start_ns))
     if not mine.size:
         return
-    columns = (table.copy_kind[mine].astype(np.int64), table.nbytes[mine].astype(np.int64), part[mine].astype(np.int64))
+    paged = np.array(["pageable" in n.lower() for n in timeline.names] + [False], dtype=np.int64)[table.name[mine]]
+    columns = (
+        table.copy_kind[mine].astype(np.int64), table.nbytes[mine].astype(np.int64), part[mine].astype(np.int64), paged
+    )  # fmt: skip
     keys, inverse = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
     kinds = []
-    for kind, size, of in keys.tolist():
+    for kind, size, of, pageable in keys.tolist():
         way = CopyKind(kind) if kind in CopyKind._value2member_map_ else CopyKind.UNKNOWN
         words = way.name.lower().replace("_", " ")
         demand = _copy_demand(way, size, links)
-        kinds.append(_operator(f"copy {words}", "copy", of, f"{size} B" if size >= 0 else "", demand, words))
+        how = f"{words}, pageable memory" if pageable else words
+        kinds.append(_operator(f"copy {words}", "copy", of, f"{size} B" if size >= 0 else "", demand, how))
     rows.add(table, mine, inverse.reshape(-1), kinds)
 
 

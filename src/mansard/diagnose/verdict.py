@@ -7,7 +7,16 @@ from dataclasses import replace
 
 from mansard.core import BOUND_SHARE, Area, Bound, Grade, Unknown, is_known, share_of, worst_grade
 from mansard.core.units import format_bytes_per_s, format_flop_per_s, format_ratio, format_s
-from mansard.diagnose.areas import WAITING, areas_of, link_of, needs_of, share_and_least, shares_by_category
+from mansard.diagnose.areas import (
+    WAITING,
+    areas_of,
+    copy_seconds,
+    left_over,
+    link_of,
+    needs_of,
+    share_and_least,
+    shares_by_category,
+)
 from mansard.diagnose.judge_operators import JudgedOperator
 from mansard.diagnose.links import place_of
 from mansard.diagnose.records import Verdict
@@ -158,7 +167,8 @@ def _nothing_known(case: Case, rows: Sequence[JudgedOperator], share_of_step: fl
 def _communication(case: Case, rows: Sequence[JudgedOperator], share_of_step: float) -> Verdict:
     """Return the verdict where communication that no computation hides has most of the step.
 
-    Its seconds are measured whatever is known of its bytes; hiding all of it would save all of them.
+    Its seconds are measured whatever is known of its bytes. The headroom is what the link at its ceiling would save; hiding the
+    communication would save all of its seconds.
     """
     seconds = case.account.by_kind["network"]
     share, _ = share_and_least(rows)
@@ -176,7 +186,7 @@ def _communication(case: Case, rows: Sequence[JudgedOperator], share_of_step: fl
         reached = f"; its share of the link is not known: {why}"
     names = ", ".join(dict.fromkeys(r.operator.name for r in rows[:3]))
     evidence = [
-        f"{format_s(seconds)} of a step run {names} and nothing else [measured]",
+        f"{format_s(seconds)} of a step run {names} and nothing else: what hiding all of it would save [measured]",
         f"link: {where} [{'declared' if known else 'assumed'}]",
     ]
     if limiting is not None:
@@ -187,7 +197,7 @@ def _communication(case: Case, rows: Sequence[JudgedOperator], share_of_step: fl
         level=None,
         link=link if known else None,
         share_of_ceiling=share,
-        headroom_s=seconds,
+        headroom_s=left_over(seconds, share),
         time_share=share_of_step,
         grade=Grade.MEASURED,
         sentence=f"Network-bound: {format_ratio(share_of_step)} of a step is communication{over} that nothing hides{reached}.",
@@ -224,7 +234,7 @@ def _between_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator]
             evidence.append(f"{rows[0].operator.name}: {rows[0].judgement.reason} [{rows[0].judgement.grade.value}]")
     else:
         times = dict(case.account.host)
-        times["copy"] = max(0.0, seconds - sum(times.values()))
+        times["copy"] = copy_seconds(case)
         causes = sorted(((t, c) for c, t in times.items() if t > 1e-9 * seconds), reverse=True)
         words = {**_CAUSES, "python": _BETWEEN} if case.trace.framework == "profile" else _CAUSES
         label = words[causes[0][1]] if causes else "host"
@@ -233,13 +243,26 @@ def _between_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator]
             doing = f"{format_ratio(share_of_step)} of a step is {label} that nothing hides"
         sentence = f"Host-bound: {doing}."
         evidence = [f"{words[c]}: {format_s(t)} a step [measured]" for t, c in causes]
+    headroom = seconds
+    if bound is Bound.HOST and rows:
+        copying = copy_seconds(case)
+        headroom = seconds - copying + left_over(copying, share_and_least(rows)[0])
+        pageable = sum(r.total_s for r in rows if "pageable" in r.operator.formula) / case.windows.count
+        if copying > 0.1 * seconds and pageable <= 0 and case.trace.framework == "profile":
+            evidence.append(
+                "whether their memory is pinned is not recorded; from pageable memory the link is not filled [assumed]"
+            )
+        if pageable > 0:
+            evidence.append(
+                f"{format_s(pageable)} of them from or to pageable memory; pinned memory goes at the link's rate [measured]"
+            )
     return Verdict(
         bound=bound,
         limiting_ceiling=label,
         level=None,
         link=None,
         share_of_ceiling=share_of(least, case.account.step_s) if bound is Bound.LATENCY and all_known else WAITING,
-        headroom_s=seconds,
+        headroom_s=headroom,
         time_share=share_of_step,
         grade=Grade.MEASURED if bound is Bound.HOST else Grade.MODELLED,
         sentence=sentence,

@@ -32,16 +32,23 @@ class Idle:
     unexplained: IntervalSet
 
 
-def idle_of(timeline: Timeline, device: int, *, launches: Launches | None = None) -> Idle:
+def idle_of(
+    timeline: Timeline, device: int, *, launches: Launches | None = None, window_ns: tuple[int, int] | None = None
+) -> Idle:
     """Return the idle intervals of a device by cause; a copy or a fill is no idle time here.
 
     Args:
         timeline: The profile, or a window of it.
         device: Index of the device.
         launches: Joined launches, where they are at hand.
+        window_ns: Steps that begin before the first piece of work or end after the last: what lies between is idle time too.
     """
     parts = {k: work_part(timeline.of(k), device) for k in DEVICE_KINDS}
-    gaps = union([merge(p.start_ns, p.end_ns) for p in parts.values()]).gaps()
+    busy = union([merge(p.start_ns, p.end_ns) for p in parts.values()])
+    gaps = busy.gaps()
+    if window_ns is not None and len(busy):
+        whole = IntervalSet(start_ns=np.array([window_ns[0]]), end_ns=np.array([window_ns[1]]))
+        gaps = union([gaps, difference(whole, busy)])
     if not len(gaps):
         return Idle(host_sync=EMPTY, input_wait=EMPTY, late=EMPTY, queued=EMPTY, unexplained=EMPTY)
     host = HostView(timeline, launches or join_launches(timeline))
