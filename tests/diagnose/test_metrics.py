@@ -114,12 +114,24 @@ def test_the_metrics_of_that_step() -> None:
     assert m["busy_ratio"].value == pytest.approx(0.60)
     assert m["achieved_flop_per_s"].value == pytest.approx(270e9)
     assert m["achieved_bytes_per_s"].value == pytest.approx(20e6)
-    # the product must take 27 ms and is charged 35: the 10 ms beside the all-reduce count half
-    assert m["sol_ratio"].value == pytest.approx(27 / 35)
     assert m["overlap_ratio"].value == pytest.approx(1 / 3)
     assert m["tokens_per_s"].value == pytest.approx(10_000)
     assert m["tokens_per_s_per_device"].value == pytest.approx(1250)
     assert m["mfu_ratio"].inputs["peak_flop_per_s"] == PEAK
+
+
+def test_speed_of_light_is_over_the_time_charged() -> None:
+    # the product must take 27 ms and ran for 40, 10 of them beside an all-reduce; the all-reduce itself has no bound
+    found = diagnose_run(BY_HAND, machine(), program="p")
+    (row,) = [r for r in found.operators if r.name == "gemm"]
+    sol = by_name(run_metrics(found))["sol_ratio"]
+    assert sol.value == pytest.approx(0.027 / row.time_s)
+    assert sol.inputs["least_s"] == pytest.approx(0.027)
+    assert sol.inputs["coverage_ratio"] < 1.0
+    alone = run([(GEMM, 0, 40 * MS)])
+    assert by_name(run_metrics(diagnose_run(alone, machine(), program="p")))["sol_ratio"].value == pytest.approx(
+        27 / 40
+    )
 
 
 def test_the_list_is_stable_and_defined() -> None:

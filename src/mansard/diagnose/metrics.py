@@ -40,7 +40,7 @@ DEFINITIONS: Mapping[str, tuple[str, str]] = {
     "sol_ratio": (
         "1",
         "least time of the operations whose ceiling is known / the time charged to them (speed of light); operations "
-        "that run at once share their time",
+        "of one engine that run at once share its time",
     ),
     "union_s": ("s", "time of a step in which at least one kernel runs"),
     "concurrency_ratio": ("1", "sum of kernel times / union of kernel intervals; above 1 several run at once"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from mansard.core.errors import UndecidedError, UsageError
 from mansard.core.intervals import IntervalSet, difference, intersection, merge, overlap_ns
 from mansard.diagnose.account import windows_of
+from mansard.diagnose.network import collective_ops
 from mansard.trace.occupancy import COPY_ONLY, HOST_SYNC, INPUT_WAIT, LAUNCH_GAP, UNEXPLAINED, DeviceTime
 from mansard.trace.run import RunTrace, WaitCause
 
@@ -129,18 +130,13 @@ def of_run(trace: RunTrace) -> Occupied:
 
 def _kinds(trace: RunTrace) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """Return which executed operations communicate, and which are copies or fills beside the kernels."""
-    talks = [o.category == "collective" or o.link is not None for o in trace.operators]
     moves = [
         trace.framework == _PROFILE and (o.category == "fill" or (o.category == "copy" and o.name.startswith("copy ")))
         for o in trace.operators
     ]
-    return _per_call(trace, talks), _per_call(trace, moves)
-
-
-def _per_call(trace: RunTrace, of_kind: Sequence[bool]) -> npt.NDArray[np.bool_]:
-    table = np.array([*of_kind, False], dtype=np.bool_)
-    chosen: npt.NDArray[np.bool_] = table[trace.op] if trace.op.size else np.zeros(0, dtype=np.bool_)
-    return chosen
+    table = np.array([*moves, False], dtype=np.bool_)
+    copies: npt.NDArray[np.bool_] = table[trace.op] if trace.op.size else np.zeros(0, dtype=np.bool_)
+    return collective_ops(trace), copies
 
 
 def _set(trace: RunTrace, chosen: npt.NDArray[np.bool_], steps: IntervalSet) -> IntervalSet:
