@@ -10,16 +10,19 @@ the same. The figures are tied by identities, which hold for every run and are t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from mansard.core import Implausible, Unknown, is_known
 from mansard.core.bound import share_of
 from mansard.core.errors import UsageError
+from mansard.core.units import format_bytes_per_s, format_flop_per_s, format_ratio
 from mansard.diagnose.occupied import IDLE_CAUSES, Occupied
 from mansard.diagnose.records import Diagnosis
 
+#: Share of operation time whose amount may be unknown before a sum is called a lower bound.
+MOST_LOST = 0.01
 Value = float | Unknown | Implausible
 NO_TOKENS = Unknown("the tokens of a step are not known", ("--tokens", "--model with --batch and --seq"))
 NO_RECORD = Unknown("nothing recorded says when operations ran", ("a profile", "mansard run"))
@@ -158,10 +161,39 @@ def _utilisation(diagnosis: Diagnosis, occupied: Occupied | Unknown) -> list[Met
         metric("hfu_ratio", d.hfu_ratio, executed_flop=d.hardware_flop_per_step, step_s=step_s, peak_flop_per_s=peak),
         metric("kernel_union_ratio", kernel_union_ratio(d.mfu_ratio, busy), **given, busy_ratio=busy),
         metric("busy_ratio", busy, step_s=step_s),
-        metric("achieved_flop_per_s", d.flop_per_step / step_s, flop=d.flop_per_step, step_s=step_s),
-        metric("achieved_bytes_per_s", d.bytes_per_step / step_s, bytes=d.bytes_per_step, step_s=step_s),
+        metric("achieved_flop_per_s", _flop_rate(d), flop=d.flop_per_step, step_s=step_s),
+        metric("achieved_bytes_per_s", _byte_rate(d), bytes=d.bytes_per_step, step_s=step_s),
         _speed_of_light(d),
     ]
+
+
+def _flop_rate(d: Diagnosis) -> float | Unknown:
+    """Return model FLOP over wall time; a sum that leaves matrix work out is a lower bound, and no rate.
+
+    Kernels without matrix work need no FLOP count: where an MFU could be made, the sum was found to be whole.
+    """
+    rate = d.flop_per_step / d.step.median_s
+    lost = _lost_ratio([(row.time_s, row.flop) for row in d.operators])
+    if isinstance(rate, Unknown) or not isinstance(d.mfu_ratio, Unknown) or lost <= MOST_LOST:
+        return rate
+    text = f"at least {format_flop_per_s(rate)}: the FLOP of {format_ratio(lost)} of operation time are not known"
+    return Unknown(text, ("--flops", "--model config.json", "--ncu REPORT.csv"))
+
+
+def _byte_rate(d: Diagnosis) -> float | Unknown:
+    """Return compulsory bytes over wall time, with the same care."""
+    rate = d.bytes_per_step / d.step.median_s
+    lost = _lost_ratio([(row.time_s, row.bytes) for row in d.operators])
+    if isinstance(rate, Unknown) or lost <= MOST_LOST:
+        return rate
+    text = f"at least {format_bytes_per_s(rate)}: the bytes of {format_ratio(lost)} of operation time are not known"
+    return Unknown(text, ("record shapes", "--ncu REPORT.csv"))
+
+
+def _lost_ratio(rows: Sequence[tuple[float, float | Unknown]]) -> float:
+    """Return the share of time of rows whose amount is not known."""
+    total = sum(time_s for time_s, _ in rows)
+    return sum(time_s for time_s, amount in rows if isinstance(amount, Unknown)) / total if total > 0 else 0.0
 
 
 def kernel_union_ratio(mfu_ratio: Value, busy_ratio: float | Unknown) -> Value:
