@@ -10,6 +10,7 @@ import pytest
 
 from mansard.core import Bound, Grade, Unknown, is_known
 from mansard.diagnose.library import diagnose, diagnose_ranks
+from mansard.diagnose.links import Links
 from mansard.diagnose.profile import DeviceDiagnosis
 from mansard.diagnose.records import AreaShare, Diagnosis
 
@@ -134,9 +135,26 @@ def test_communication_with_bytes_names_its_link(tmp_path: Path) -> None:
 def test_a_group_larger_than_a_node_uses_the_network(tmp_path: Path) -> None:
     path = products_and_messages(tmp_path, product=300, message=5000, **REDUCE)
     d = of(path, node_devices=4, network_bytes_per_s=50e9).diagnosis
-    # 175 MB over 50 GB/s: 3500 of 5000 us.
+    # Eight ranks on two nodes of four: 2 x 1/2 / 4 x 100 MB = 25 MB over 50 GB/s, 500 of 5000 us.
     assert d.verdict.link == "network"
-    assert d.verdict.share_of_ceiling == pytest.approx(0.7)
+    assert d.verdict.share_of_ceiling == pytest.approx(0.1)
+    assert "between nodes" in d.verdict.sentence
+
+
+def test_bytes_between_nodes_are_those_that_must_cross() -> None:
+    links = Links(peer="nvlink", network="network", node_devices=8)
+    # One rank per node: the factor of the whole group. 2 x 3/4 x 100 MB.
+    assert links.sent("all_reduce", 100e6, (0, 8, 16, 24), 4) == {"network": pytest.approx(150e6)}
+    # Two whole nodes: 2 x 1/2 / 8 x 100 MB between them, and 2 x 7/8 x 100 MB inside each.
+    two = links.sent("all_reduce", 100e6, tuple(range(16)), 16)
+    assert two == {"network": pytest.approx(12.5e6), "nvlink": pytest.approx(175e6)}
+    # All-gather of 100 MB over four nodes of 8: 3/4 / 8; all-to-all keeps 8 of 32 parts inside.
+    gathered = links.sent("all_gather", 100e6, (), 32)
+    assert gathered == {"network": pytest.approx(100e6 * 0.75 / 8), "nvlink": pytest.approx(87.5e6)}
+    assert links.sent("all_to_all", 100e6, (), 32) == {"network": pytest.approx(75e6), "nvlink": pytest.approx(87.5e6)}
+    uneven = links.sent("all_reduce", 100e6, (0, 1, 2, 8), 4)
+    assert isinstance(uneven, Unknown)
+    assert isinstance(Links(peer="nvlink").sent("all_reduce", 1e6, (0, 1), 2), Unknown)
 
 
 def test_without_bytes_there_is_no_memory_verdict_and_names_are_a_heuristic(tmp_path: Path) -> None:

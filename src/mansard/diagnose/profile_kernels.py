@@ -14,7 +14,7 @@ from mansard.diagnose.links import Links
 from mansard.diagnose.partial import NO_BYTES, NO_FLOP
 from mansard.diagnose.profile_parts import PARTS
 from mansard.trace.categories import Rules, short_name
-from mansard.trace.collectives_of import CollectiveCall, bus_factor
+from mansard.trace.collectives_of import CollectiveCall
 from mansard.trace.kernel_demand import SHAPES, DemandSources
 from mansard.trace.operators_of import Operators
 from mansard.trace.run import Operator, Part
@@ -244,16 +244,10 @@ def _counted(state: int, flop: float, other: float, size: float, dtype: str, *, 
 
 def _collective(base: _Base, call: CollectiveCall, links: Links) -> Operator:
     link = links.of_group(call.ranks, call.group_size)
-    sent = call.message_bytes * bus_factor(call.operation, call.group_size)
-    demand: Demand | Unknown
-    if isinstance(sent, Unknown):
-        demand = sent
-    elif isinstance(link, Unknown):
-        demand = link
-    else:
-        demand = Demand(link_bytes={link: sent})
+    sent = links.sent(call.operation, call.message_bytes, call.ranks, call.group_size)
+    demand: Demand | Unknown = sent if isinstance(sent, Unknown) else Demand(link_bytes=sent)
     ranks = "" if isinstance(call.group_size, Unknown) else f"{call.group_size} ranks"
-    how = f"{call.operation}: S x bus factor, as NCCL defines them; {ranks}"
+    how = f"{call.operation}: least bytes of one device over each link, S as NCCL defines it; {ranks}"
     size = "" if isinstance(call.message_bytes, Unknown) else f"{call.message_bytes:.0f} B, {ranks}"
     talking = replace(base, category="collective")
     return replace(talking.operator(demand, formula=how, source=call.operation, shapes=size), link=link)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mansard.core import BOUND_SHARE, Area, Bound, Grade, Unknown, is_known, share_of, worst_grade
+from mansard.core import BOUND_SHARE, Area, Bound, Grade, Implausible, Unknown, is_known, share_of, worst_grade
 from mansard.core.units import format_bytes_per_s, format_flop_per_s, format_ratio, format_s
 from mansard.diagnose.areas import (
     WAITING,
@@ -101,7 +101,12 @@ def _in_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator], sha
     rate = format_flop_per_s(ceiling.value) if limiting.area is Area.COMPUTE else format_bytes_per_s(ceiling.value)
     label = f"{ceiling.resource.label}, {rate}, {ceiling.kind.value}"
     reached = f"at {share:.2f} of that ceiling" if is_known(share) else "above that ceiling, which cannot be"
-    if bound is Bound.UNDETERMINED:
+    if bound is Bound.UNDETERMINED and isinstance(share, Implausible):
+        sentence = (
+            f"Undetermined: {format_ratio(share_of_step)} of a step is in operations that run at {share.value:.2f} of a ceiling, "
+            f"first {_short(rows[0].operator.name)}: {label}. Their data came from a nearer cache, or an input is wrong."
+        )
+    elif bound is Bound.UNDETERMINED:
         sentence = (
             f"Undetermined: {format_ratio(share_of_step)} of a step is in operations far below their ceilings, "
             f"first {rows[0].operator.name}; together they run {reached}: {label}."
