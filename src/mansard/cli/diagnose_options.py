@@ -74,6 +74,7 @@ def question_of(options: Mapping[str, Any], inputs: Inputs, device: int | None) 
     """Return what was asked on the command line."""
     from mansard.cli.trace.common import amount
     from mansard.core.errors import UsageError
+    from mansard.diagnose.facts import points_of
     from mansard.diagnose.inputs import load_ceilings
     from mansard.diagnose.profile import Question
 
@@ -96,6 +97,7 @@ def question_of(options: Mapping[str, Any], inputs: Inputs, device: int | None) 
         peak_flop_per_s=amount(options["peak"], "flop_per_s", "--peak"),
         job_devices=options["gpus"],
         estimate=estimate,
+        points=points_of(inputs.points),
         **{
             name: options[name]
             for name in ("region", "occurrence", "match", "all_threads", "marker", "hardware", "node_devices", "dtype")

@@ -105,14 +105,16 @@ class LaunchGaps:
     """Gaps between pieces of device work in one step, told apart by whether the next piece was already queued.
 
     Args:
-        late_s: The host had not yet called for the next piece [s per step].
+        late_s: The host had not yet called for the next piece, and was on its way there: in short calls or short Python [s per step].
         queued_s: The next piece was queued: what starting it costs the device [s per step].
         launches: Pieces of device work per step.
+        paused_s: The host had not yet called either, but did something longer: a long call or other Python [s per step].
     """
 
     late_s: float
     queued_s: float
     launches: float
+    paused_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mansard.core import Unknown
 from mansard.diagnose.profile import DeviceDiagnosis, Question, diagnose_profile
@@ -49,7 +49,7 @@ def diagnose_job(timelines: Sequence[Timeline], question: Question) -> JobDiagno
     for place, summary in enumerate(compared.ranks):
         rank = summary.identity.rank
         name = f"{place} (not stated)" if isinstance(rank, Unknown) else str(rank)
-        ranks.append((name, diagnose_profile(by_source[summary.source], question)))
+        ranks.append((name, diagnose_profile(by_source[summary.source], replace(question, peers=(compared, place)))))
     longest = max(range(len(ranks)), key=lambda i: ranks[i][1][0].diagnosis.step.median_s)
     shown = longest if isinstance(compared.straggler, Unknown) else compared.straggler
     return JobDiagnosis(ranks=tuple(ranks), compared=compared, shown=shown)

@@ -14,6 +14,8 @@ from mansard.core.dtypes import short_dtype
 from mansard.core.errors import InputError, UndecidedError
 from mansard.core.units import format_flop_per_s
 from mansard.diagnose.analyse import diagnose_run
+from mansard.diagnose.facts import MeasuredPoint
+from mansard.diagnose.facts_of import facts_of_profile, with_ranks
 from mansard.diagnose.kernel_table import KernelTable, kernel_table
 from mansard.diagnose.links import BETWEEN_NODES, Links
 from mansard.diagnose.model_demand import ModelGroup, groups_of, with_model
@@ -36,9 +38,12 @@ from mansard.predict.estimate import Estimate
 from mansard.predict.machines import load_machine
 from mansard.trace.categories import shipped_rules
 from mansard.trace.collectives_of import CollectiveCall, collectives_of
+from mansard.trace.idle import idle_of
 from mansard.trace.kernel_demand import Counted, counted, recorded_demand, with_demand
+from mansard.trace.kernels import graphs
 from mansard.trace.operators_of import Operators, operators_of
 from mansard.trace.profile_steps import ProfileSteps, find_steps
+from mansard.trace.ranks import JobRanks
 from mansard.trace.regions import Match, Region, attribute, region
 from mansard.trace.run import Part
 from mansard.trace.timeline import DEVICE_WORK, Timeline
@@ -65,6 +70,8 @@ class Question:
         dtype: Element type of the matrix work.
         job_devices: Devices of the whole job, where the profile does not tell.
         estimate: A model in its phase; its work is spread over kernels of which nothing is recorded.
+        points: Measured implementations, for advice.
+        peers: What several ranks say together, and the place of this one among them.
     """
 
     device: int | None = None
@@ -82,6 +89,8 @@ class Question:
     dtype: str | None = None
     job_devices: int | None = None
     estimate: Estimate | None = None
+    points: tuple[MeasuredPoint, ...] = ()
+    peers: tuple[JobRanks, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +191,14 @@ def _of_device(timeline: Timeline, device: int, scene: _Scene) -> DeviceDiagnosi
         timeline, device, steps=scene.steps, links=links, operators=scene.operators, collectives=scene.collectives,
         parts=scene.parts,
     )  # fmt: skip
-    diagnosis = _with_chip(diagnose_run(run, ceilings, program=timeline.source), chip, question)
+    idle = idle_of(timeline, device, launches=scene.operators.launches)
+    facts = facts_of_profile(
+        timeline, device, run, idle, kernels_missing=graphs(timeline, scene.operators.launches).kernels_missing,
+        points=question.points, estimate=question.estimate, node_devices=links.node_devices,
+    )  # fmt: skip
+    if question.peers is not None:
+        facts = with_ranks(facts, *question.peers, steps=scene.steps.count)
+    diagnosis = _with_chip(diagnose_run(run, ceilings, program=timeline.source, facts=facts), chip, question)
     if scope is not None and seen is not None:
         diagnosis = _with_scope(diagnosis, scope, seen, ceilings, question)
     diagnosis = replace(diagnosis, findings=(*notes, *diagnosis.findings))

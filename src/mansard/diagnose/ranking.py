@@ -26,6 +26,7 @@ EITHER = (
     ("transfers_in_flight", "overlap_copies"),
     ("batch_to_ridge", "kv_cache_dtype"),
     ("dispatch", "launch_bound"),
+    ("host_python", "launch_bound"),
 )
 #: Rules that name operations without naming a cause, and give way to one that does.
 GENERAL = ("below_ceiling", "far_below")

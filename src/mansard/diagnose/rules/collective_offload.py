@@ -8,10 +8,9 @@ Source: NVIDIA Collective Communications Library documentation, NCCL_MAX_CTAS an
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from mansard.core import Grade
-from mansard.core.intervals import IntervalSet, merge
+from mansard.core.intervals import merge
 from mansard.core.units import format_ratio, format_s
 from mansard.diagnose.case import Case, Change, Proposal
 
@@ -19,22 +18,6 @@ _LEAST_CALLS = 3
 #: A call is overlapped if a collective runs for this part of it, and alone if one runs for less than the rest.
 _OVERLAPPED = 0.9
 _WORTH = 1.05
-
-
-def _covered_ns(
-    during: IntervalSet, start_ns: npt.NDArray[np.int64], end_ns: npt.NDArray[np.int64]
-) -> npt.NDArray[np.float64]:
-    """Return how much of each interval lies in `during` [ns]: the difference of its length up to the end and the start."""
-    until = np.concatenate([[0], np.cumsum(during.end_ns - during.start_ns)])
-
-    def before(moment: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        at = np.searchsorted(during.start_ns, moment, side="right")
-        last = np.maximum(at - 1, 0)
-        beyond = np.clip(moment - during.end_ns[last], 0, None)
-        length = np.where(at > 0, until[at] - np.where(beyond > 0, 0, during.end_ns[last] - moment), 0)
-        return np.asarray(length, dtype=np.float64)
-
-    return before(end_ns) - before(start_ns)
 
 
 def collective_offload(case: Case) -> Proposal | None:
@@ -45,7 +28,7 @@ def collective_offload(case: Case) -> Proposal | None:
         return None
     during = merge(trace.start_ns[talking[trace.op]], trace.end_ns[talking[trace.op]])
     length = (trace.end_ns - trace.start_ns).astype(np.float64)
-    covered = _covered_ns(during, trace.start_ns, trace.end_ns)
+    covered = during.covered_ns(trace.start_ns, trace.end_ns).astype(np.float64)
     share = np.divide(covered, length, out=np.zeros_like(length), where=length > 0)
     rows, gain, slowest = [], 0.0, 1.0
     for row in case.of_category("gemm", "attention", "convolution", "moe", "fused"):

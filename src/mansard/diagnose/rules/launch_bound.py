@@ -32,6 +32,8 @@ def launch_bound(case: Case) -> Proposal | None:
             f"for {format_s(gaps.late_s)} of a step the device is idle because the next of {gaps.launches:.0f} launches had not been "
             f"called yet; only {format_s(gaps.queued_s)} lie between queued ones"
         )
+    elif gaps.queued_s < gaps.late_s + gaps.paused_s:
+        return None  # the host is not early enough to say that launches cost nothing
     else:
         waits = ("latency",)
         gain = min(gaps.queued_s, case.wait_s("latency"))
