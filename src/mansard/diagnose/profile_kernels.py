@@ -247,7 +247,8 @@ def _collective(base: _Base, call: CollectiveCall, links: Links) -> Operator:
     sent = links.sent(call.operation, call.message_bytes, call.ranks, call.group_size)
     demand: Demand | Unknown = sent if isinstance(sent, Unknown) else Demand(link_bytes=sent)
     ranks = "" if isinstance(call.group_size, Unknown) else f"{call.group_size} ranks"
-    how = f"{call.operation}: least bytes of one device over each link, S as NCCL defines it; {ranks}"
-    size = "" if isinstance(call.message_bytes, Unknown) else f"{call.message_bytes:.0f} B, {ranks}"
+    how = f"{call.operation}: least bytes of one device over each link, S as NCCL defines it{f'; {ranks}' if ranks else ''}"
+    amount = "" if isinstance(call.message_bytes, Unknown) else f"{call.message_bytes:.0f} B"
+    size = ", ".join(x for x in (amount, ranks) if x)
     talking = replace(base, category="collective")
     return replace(talking.operator(demand, formula=how, source=call.operation, shapes=size), link=link)
