@@ -301,3 +301,20 @@ def test_the_measured_link_is_preferred() -> None:
     measured = dataclasses.replace(link, value=418e9, kind=type(link.kind)("measured"))
     least = least_time(Demand(link_bytes={"c2c": 9.4e6}), declared.merged([measured]), scope="device")
     assert judge(least, 9.4e6 / 220e9).share_of_ceiling == pytest.approx(0.526, abs=1e-3)
+
+
+def test_the_metrics_are_in_the_document_and_fit_each_other(
+    five_steps: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (*FORWARD, "--flops-are", "forward", "--flops-of", "step")
+    _, found = run(capsys, "diagnose", str(five_steps), *words)
+    metrics = {m["name"]: m for m in found["metrics"]}
+    assert all(m["definition"] and m["unit"] for m in found["metrics"])
+    # five steps of 0.53 s (the region is 2.65 s), 0.5256 s of kernels each: 99.2 % busy
+    assert metrics["busy_ratio"]["value"] == pytest.approx(0.5256 / 0.53, rel=1e-3)
+    mfu, union = found["mfu_ratio"], metrics["kernel_union_ratio"]["value"]
+    assert mfu == metrics["mfu_ratio"]["value"]
+    assert mfu == pytest.approx(0.2517, abs=1e-4)
+    assert union == pytest.approx(0.2538, abs=1e-4)
+    assert mfu == pytest.approx(union * metrics["busy_ratio"]["value"])
+    assert "unknown" in metrics["tokens_per_s"]["value"]

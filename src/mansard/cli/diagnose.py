@@ -119,6 +119,7 @@ def _deliver(
     from mansard.diagnose.target import check_target
     from mansard.report.diagnose_document import diagnose_document
     from mansard.report.diagnose_text import candidate_lines, device_lines, job_lines, table_lines
+    from mansard.report.metrics_text import number_lines
 
     results = [check_target(t, found[0].diagnosis) for t in targets]
     if options["as_json"] or options["output"] is not None:
@@ -131,6 +132,7 @@ def _deliver(
         for one in found if verbose else found[:1]:
             _print(one.diagnosis, verbose=verbose)
             _say(table_lines(one.table, width=width) if verbose else [])
+            _say(number_lines(one.metrics, one.fixed_costs, width=width) if verbose else [])
         _say([] if verbose else device_lines(found[1:], width=width, limit=3))
         _say(candidate_lines(candidates, limit=20 if verbose else 3))
         _say([r.line for r in results])

@@ -28,6 +28,7 @@ LEAST_SIZES = 3  # two sizes make a line that no point can disagree with
 WORST_MISFIT = 0.5  # relative distance of a point from the line, beyond which it is no line
 HIDDEN = 0.8  # share of the rate at which a fixed cost counts as hidden
 _MOST_CALLS = 500  # of one size that a fit looks at
+_MOST_GAPS = 1000  # that an interval is made of, evenly over the recording
 SWEEP = "gemm_sweep"
 
 Interval = tuple[float, float]
@@ -227,11 +228,13 @@ def fixed_costs_of_trace(trace: RunTrace) -> tuple[FixedCost, ...]:
     """
     windows = windows_of(trace)
     chosen = np.flatnonzero(inside(windows, trace.start_ns))
+    chosen = chosen[np.argsort(trace.op[chosen], kind="stable")]
     seconds = (trace.end_ns[chosen] - trace.start_ns[chosen]).astype(np.float64) * 1e-9
+    edges = np.searchsorted(trace.op[chosen], np.arange(len(trace.operators) + 1))
     groups: dict[tuple[str, str], dict[float, list[float]]] = {}
     for index, operator in enumerate(trace.operators):
         work = _work(operator)
-        mine = seconds[trace.op[chosen] == index]
+        mine = seconds[edges[index] : edges[index + 1]]
         if work is None or not mine.size:
             continue
         unit, amount = work
@@ -285,7 +288,8 @@ def launch_gap_cost(trace: RunTrace) -> FixedCost | Unknown:
     gaps = np.concatenate(lengths).astype(np.float64) * 1e-9 if lengths else np.zeros(0)
     if not gaps.size:
         return Unknown("no operation follows another without a wait between them", ("a longer recording",))
-    middle = median_interval(gaps)
+    kept_gaps = gaps[:: max(1, gaps.size // _MOST_GAPS)]
+    middle = median_interval(kept_gaps)
     no_rate = Unknown("a gap does no work")
     return FixedCost(
         backend=trace.framework, what="gap between operations", fixed_s=middle.median, ci95_s=(middle.low, middle.high),

@@ -16,9 +16,12 @@ from mansard.core.units import format_flop_per_s
 from mansard.diagnose.analyse import diagnose_run
 from mansard.diagnose.facts import MeasuredPoint
 from mansard.diagnose.facts_of import facts_of_profile, with_ranks
+from mansard.diagnose.fixed_cost import FixedCost, fixed_costs_of_trace
 from mansard.diagnose.kernel_table import KernelTable, kernel_table
 from mansard.diagnose.links import BETWEEN_NODES, Links
+from mansard.diagnose.metrics import NO_TOKENS, Metric, run_metrics
 from mansard.diagnose.model_demand import ModelGroup, groups_of, with_model
+from mansard.diagnose.occupied import of_run
 from mansard.diagnose.peaks import GIVEN, Chip, identify
 from mansard.diagnose.profile_parts import PARTS, parts_of_work
 from mansard.diagnose.profile_run import run_of_profile
@@ -45,7 +48,7 @@ from mansard.trace.operators_of import Operators, operators_of
 from mansard.trace.profile_steps import ProfileSteps, find_steps
 from mansard.trace.ranks import JobRanks
 from mansard.trace.regions import Match, Region, attribute, region
-from mansard.trace.run import Part
+from mansard.trace.run import Part, RunTrace
 from mansard.trace.timeline import DEVICE_WORK, Timeline
 from mansard.trace.timeline import Kind as Event
 
@@ -104,6 +107,8 @@ class DeviceDiagnosis:
         diagnosis: What was found.
         table: Measured over theory, kernel by kernel.
         scope: Whether stated FLOP are those of the time they are divided by; None where none are stated.
+        metrics: Its numbers with their definitions.
+        fixed_costs: What its kernels and the gaps between them tell of fixed cost.
     """
 
     device: int
@@ -112,6 +117,8 @@ class DeviceDiagnosis:
     diagnosis: Diagnosis
     table: KernelTable
     scope: ScopeCheck | None = None
+    metrics: tuple[Metric, ...] = ()
+    fixed_costs: tuple[FixedCost, ...] = ()
 
     @property
     def refused(self) -> bool:
@@ -204,8 +211,22 @@ def _of_device(timeline: Timeline, device: int, scene: _Scene) -> DeviceDiagnosi
     diagnosis = replace(diagnosis, findings=(*notes, *diagnosis.findings))
     return DeviceDiagnosis(
         device=device, label=timeline.devices[device].shown, chip=chip, diagnosis=diagnosis,
-        table=kernel_table(diagnosis, groups), scope=scope,
+        table=kernel_table(diagnosis, groups), scope=scope, metrics=_metrics(diagnosis, run, question, scope, seen),
+        fixed_costs=fixed_costs_of_trace(run),
     )  # fmt: skip
+
+
+def _metrics(
+    diagnosis: Diagnosis, run: RunTrace, question: Question, scope: ScopeCheck | None, seen: Seen | None
+) -> tuple[Metric, ...]:
+    """Return the metrics of a device; tokens are those of the model's step, scaled as its FLOP were."""
+    tokens: float | Unknown = NO_TOKENS
+    model = question.estimate
+    if model is not None and question.stated is None and scope is not None and not scope.refused:
+        whole = scope.flop_per_step * float(scope.stated.devices or 1)
+        tokens = float(model.phase.tokens) * whole / float(model.phase.model_flop)
+    devices = seen.devices if seen is not None else question.job_devices or 1
+    return run_metrics(diagnosis, of_run(run), devices=devices, tokens_per_step=tokens)
 
 
 def stated_work(question: Question) -> StatedWork | None:

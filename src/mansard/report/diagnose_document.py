@@ -44,7 +44,9 @@ def _device(one: DeviceDiagnosis) -> dict[str, Any]:
     """Return the document of one device."""
     document = to_document(one.diagnosis, schema="diagnose/1")
     scope = one.scope
-    extra: dict[str, Any] = {"device": one.label, "kernel_table": one.table}
+    extra: dict[str, Any] = {
+        "device": one.label, "kernel_table": one.table, "metrics": one.metrics, "fixed_costs": one.fixed_costs,
+    }  # fmt: skip
     if scope is not None:
         extra["scope"] = {
             "flop_per_device_and_step": scope.flop_per_step, "refused": scope.refused, "source": scope.stated.source,

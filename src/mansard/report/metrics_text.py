@@ -81,6 +81,14 @@ def fixed_cost_lines(costs: Sequence[FixedCost | Unknown]) -> list[str]:
     return out
 
 
+def number_lines(
+    metrics: Sequence[Metric], costs: Sequence[FixedCost | Unknown] = (), *, width: int = 100
+) -> list[str]:
+    """Return the metrics of a device and its fixed costs under their headings."""
+    out = ["", "Metrics", *metric_lines(metrics, width=width)]
+    return [*out, "", "Fixed cost  t = T0 + work / rate", *fixed_cost_lines(costs)] if costs else out
+
+
 def cost_lines(cost: Cost, change: Tradeoff | None = None) -> list[str]:
     """Return money and energy with where their price and power come from, and what a change does to both."""
     out = []
