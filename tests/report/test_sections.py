@@ -295,3 +295,22 @@ def test_sections_that_do_not_fit_are_named(sample) -> None:
     assert len(text.encode()) < MIXED_BYTES
     assert "Left out, since the page would be too large" in text
     assert "Large 2" in text
+
+
+def test_areas_are_told_one_by_one_and_needs_are_asked_for(sample) -> None:
+    from mansard.core import Unknown
+    from mansard.diagnose.records import AreaShare
+    from mansard.report.html import render
+
+    area = AreaShare(
+        area="memory", time_s=0.2, time_share=0.25, is_bound=True, share_of_ceiling=0.4, headroom_s=Unknown("no link"),
+        limiting_ceiling="DRAM read bandwidth",
+    )  # fmt: skip
+    verdict = dataclasses.replace(sample.verdict, areas=(area,), needs=("--hardware NAME",))
+    d = dataclasses.replace(sample, verdict=verdict)
+    rows = others.areas(d).blocks[0].to_json()["rows"]
+    assert rows == [["memory", "yes", "200 ms", "25 %", "40 %", "?", "DRAM read bandwidth"]]
+    assert others.areas(sample) is None
+    text = render(d)
+    assert "<b>To decide it</b>, supply: --hardware NAME" in text
+    assert "<b>Against it</b>: the two cores were shared" in text

@@ -197,8 +197,7 @@ class _Reader:
         out += [both] if both is not None else []
         head = self.diagnoses[0][1] if self.diagnoses else None
         if head is not None:
-            share = others.shares(head)
-            out += [share] if share is not None else []
+            out += [s for s in (others.areas(head), others.shares(head)) if s is not None]
         out += self.sections
         known = self.ceilings[0][2] if self.ceilings else None
         for key, name, elements in self.points:

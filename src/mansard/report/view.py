@@ -59,6 +59,7 @@ class View:
             "chart_notes": self._chart_notes(),
             "evidence": self._sentences(self.d.verdict.evidence),
             "counter": self._sentences(self.d.verdict.counter_evidence),
+            "needs": [self._line(n) for n in self.d.verdict.needs[: self.items]],
             "useless": self._sentences(self.d.verdict.will_not_help),
             "advice": [
                 {

@@ -40,7 +40,7 @@ var mansardSections = (function () {
     };
   }
   function axis(title, isLog, small) {
-    var out = { title: { text: title, standoff: 8 }, gridcolor: css("grid"), linecolor: css("line"), zeroline: false, showline: true, ticks: "outside", tickcolor: css("line"), tickfont: { size: 12, color: css("soft") }, exponentformat: "SI", fixedrange: small, automargin: true };
+    var out = { title: { text: title, standoff: 8, font: { size: small ? 12 : 14 } }, gridcolor: css("grid"), linecolor: css("line"), zeroline: false, showline: true, ticks: "outside", tickcolor: css("line"), tickfont: { size: 12, color: css("soft") }, exponentformat: "SI", fixedrange: small, automargin: true };
     if (isLog) { out.type = "log"; out.dtick = 1; out.minor = { ticks: "", showgrid: false }; }
     return out;
   }
@@ -103,8 +103,9 @@ var mansardSections = (function () {
       layout.yaxis.categoryarray = order(chart).map(safe);
       layout.yaxis.tickvals = order(chart).map(safe);
       layout.yaxis.ticktext = order(chart).map(function (t) { var most = small ? 18 : 42; return safe(t.length > most ? t.slice(0, most - Math.floor(most / 2) - 1) + "\u2026" + t.slice(-Math.floor(most / 2)) : t); });
-      layout.legend.y = -48 / Math.max(120, host.clientHeight - 90); layout.legend.yanchor = "top";
-      if (chart.percent) { layout.xaxis.tickformat = ".0%"; layout.xaxis.range = [0, Math.min(1.6, Math.max(1.08, extent(chart, "y")[1] * 1.04))]; }
+      layout.margin.t = small ? 84 : 66; layout.margin.b = 44;
+      layout.legend.y = 1 + 20 / Math.max(40, host.clientHeight - layout.margin.t - 44); layout.legend.yanchor = "bottom"; layout.legend.traceorder = "normal";
+      if (!chart.percent) { layout.xaxis.tickformat = "~s"; } else { layout.xaxis.tickformat = ".0%"; layout.xaxis.range = [0, Math.min(1.6, Math.max(1.08, extent(chart, "y")[1] * 1.04))]; }
     } else {
       if (chart.x_log) { var xe = extent(chart, "x"); chart.uprights.forEach(function (u) { if (u[0] > xe[0] && u[0] < xe[1] * 4) { xe[1] = Math.max(xe[1], u[0]); } }); layout.xaxis.range = logRange(xe[0], xe[1], .05); fine(layout.xaxis); }
       if (chart.y_log) { var ye = extent(chart, "y"); chart.levels.forEach(function (l) { if (l[0] < ye[1] * 30) { ye[1] = Math.max(ye[1], l[0]); } }); yr = layout.yaxis.range = logRange(ye[0], ye[1], .15); fine(layout.yaxis); }
@@ -120,7 +121,7 @@ var mansardSections = (function () {
   function chartBlock(box, chart) {
     var card = make("div", { class: "card chart" }), host = make("div", { class: "plot", role: "group", "aria-label": chart.label });
     var rows = chart.sideways ? order(chart).length : 0;
-    if (rows) { host.style.height = Math.max(150, rows * (chart.percent ? 21 : 30) + 120) + "px"; }
+    if (rows) { host.style.height = Math.max(150, rows * (chart.percent ? 21 : 30) + 124) + "px"; }
     if (!chart.series.length) { card.appendChild(make("p", { class: "caption" }, "Nothing to draw.")); } else { card.appendChild(host); later(host, function () { drawChart(host, chart); }); }
     notes(card, chart.notes);
     box.appendChild(card);

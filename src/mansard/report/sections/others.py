@@ -190,6 +190,26 @@ def shares(diagnosis: Diagnosis, *, most: int = 200) -> Section | None:
     )
 
 
+def areas(diagnosis: Diagnosis) -> Section | None:
+    """Return every area of a step checked by itself, since several may be bounds of it; None where none was."""
+    found = diagnosis.verdict.areas
+    if not found:
+        return None
+    rows = [
+        (
+            a.area, "yes" if a.is_bound else "no", Cell(format_s(a.time_s), a.time_s), Cell(format_ratio(a.time_share), a.time_share),
+            _cell(a.share_of_ceiling, format_ratio), _cell(a.headroom_s, format_s), a.limiting_ceiling or a.link,
+        )
+        for a in found
+    ]  # fmt: skip
+    table = Table(
+        label="Areas", rows=rows, texts=frozenset({0, 1, 6}), swatch=0,
+        columns=("area", "a bound", "time", "of step", "of ceiling", "saves at most", "ceiling"),
+        notes=["Several areas may be bounds of one step. Time is that of the operations each area limits; it adds up to the step."],
+    )  # fmt: skip
+    return Section(key="areas", title="Bounds, each by itself", small="per step", blocks=(table,))
+
+
 def estimate(document: Mapping[str, Any], *, key: str, name: str) -> Section:
     """Return the section of an `estimate` document: what a model must consume, and the least time of each kernel."""
     totals = document.get("totals") or {}
