@@ -29,6 +29,7 @@ WORST_MISFIT = 0.5  # relative distance of a point from the line, beyond which i
 HIDDEN = 0.8  # share of the rate at which a fixed cost counts as hidden
 _MOST_CALLS = 500  # of one size that a fit looks at
 _MOST_GAPS = 1000  # that an interval is made of, evenly over the recording
+_CLOCK_S = 10e-9  # gaps below it are rounding of the recorder's clock
 SWEEP = "gemm_sweep"
 
 Interval = tuple[float, float]
@@ -290,6 +291,8 @@ def launch_gap_cost(trace: RunTrace) -> FixedCost | Unknown:
         return Unknown("no operation follows another without a wait between them", ("a longer recording",))
     kept_gaps = gaps[:: max(1, gaps.size // _MOST_GAPS)]
     middle = median_interval(kept_gaps)
+    if middle.median < _CLOCK_S:
+        return Unknown("queued operations follow each other within the resolution of the recording's clock")
     no_rate = Unknown("a gap does no work")
     return FixedCost(
         backend=trace.framework, what="gap between operations", fixed_s=middle.median, ci95_s=(middle.low, middle.high),
