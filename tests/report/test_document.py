@@ -67,7 +67,12 @@ diagnoses = st.builds(
     time_shares=st.fixed_dictionaries(dict.fromkeys(SHARE_KINDS, number)),
     parts=tuples(st.builds(PartTime, kind=text, time_s=number, bound=bound)), operators=tuples(operators),
     flop_per_step=maybe, full_square_flop_per_step=maybe, bytes_per_step=maybe, mfu_ratio=share,
-    advice=tuples(st.builds(Advice, rule=text, gain_s=number, text=text, evidence=text)), ceilings=tuples(ceilings),
+    advice=tuples(
+        st.builds(
+            Advice, rule=text, gain_s=number, text=text, evidence=text, grade=st.sampled_from(Grade), headroom_s=st.none() | number,
+            overlaps=tuples(text), instead_of=tuples(text),
+        )
+    ), ceilings=tuples(ceilings),
     receipt=st.dictionaries(text, plain, max_size=3), findings=tuples(st.builds(Note, code=text, text=text)),
     attributed_ratio=number,
 )  # fmt: skip

@@ -101,6 +101,15 @@ class Case:
         """Return the time of `rows` in one step [s]."""
         return sum(r.total_s for r in rows) / self.windows.count
 
+    def computing_s(self) -> float:
+        """Return the time of a step in which something computes: what communication and copies can hide behind [s].
+
+        Idle time without a known cause is in `unattributed` too, and hides nothing.
+        """
+        rows = [r for r in self.of_bound(Bound.UNDETERMINED) if r.operator.category != "collective"]
+        unknown = min(self.wait_s("unattributed"), self.per_step_s(rows))
+        return self.wait_s("compute") + self.wait_s("memory") + unknown
+
     def calls(self, rows: Sequence[JudgedOperator]) -> float:
         """Return the calls of `rows` in one step."""
         return sum(r.calls for r in rows) / self.windows.count

@@ -25,7 +25,7 @@ class MeasuredPoint:
         time_s: Median time of one operation [s].
         ci95_s: Its 95 % interval [s].
         flop: Matrix work [FLOP]; 0 where it has none.
-        bytes: Compulsory traffic [B]; 0 where not counted.
+        bytes: Compulsory traffic, or the data that is copied [B]; 0 where not counted.
         dtype: Element type of the operands, empty where the parameters have none.
     """
 
@@ -64,7 +64,7 @@ def points_of(elements: Iterable[Mapping[str, Any]]) -> tuple[MeasuredPoint, ...
                 benchmark=meta["benchmark_name"], impl=meta["impl"], backend=meta["backend"], name=meta["test_name"],
                 params=dict(params), time_s=median,
                 ci95_s=(float(metrics.get("ci95_low_s") or median), float(metrics.get("ci95_high_s") or median)),
-                flop=_number(metrics.get("flop")), bytes=_number(metrics.get("bytes")),
+                flop=_number(metrics.get("flop")), bytes=_number(metrics.get("bytes")) or _number(metrics.get("size_bytes")),
                 dtype=str(params.get("in_dtype") or params.get("dtype") or ""),
             )
         )  # fmt: skip

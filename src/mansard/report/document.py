@@ -106,10 +106,7 @@ def _diagnosis(d: Mapping[str, Any]) -> Diagnosis:
         full_square_flop_per_step=_maybe(d["full_square_flop_per_step"]),
         bytes_per_step=_maybe(d["bytes_per_step"]),
         mfu_ratio=_share(d["mfu_ratio"]),
-        advice=tuple(
-            Advice(rule=_text(a["rule"]), gain_s=_number(a["gain_s"]), text=_text(a["text"]), evidence=_text(a["evidence"]))
-            for a in d["advice"]
-        ),
+        advice=tuple(_advice(a) for a in d["advice"]),
         ceilings=tuple(ceiling_from_json(c) for c in d["ceilings"]),
         receipt=dict(d["receipt"]),
         findings=tuple(Note(code=_text(n["code"]), text=_text(n["text"])) for n in d["findings"]),
@@ -117,6 +114,16 @@ def _diagnosis(d: Mapping[str, Any]) -> Diagnosis:
         # Documents of the first release lack these keys.
         hardware_flop_per_step=_maybe(d.get("hardware_flop_per_step", _NOT_RECORDED)),
         hfu_ratio=_share(d.get("hfu_ratio", _NOT_RECORDED)),
+    )  # fmt: skip
+
+
+def _advice(a: Mapping[str, Any]) -> Advice:
+    """Return one advice; earlier documents state neither its grade nor what it shares with others."""
+    headroom = a.get("headroom_s")
+    return Advice(
+        rule=_text(a["rule"]), gain_s=_number(a["gain_s"]), text=_text(a["text"]), evidence=_text(a["evidence"]),
+        grade=Grade(a.get("grade", Grade.MODELLED)), headroom_s=None if headroom is None else _number(headroom),
+        overlaps=tuple(_text(r) for r in a.get("overlaps", ())), instead_of=tuple(_text(r) for r in a.get("instead_of", ())),
     )  # fmt: skip
 
 

@@ -422,6 +422,10 @@ def _advice(page: _Page, d: Diagnosis) -> None:
         page.wrapped(f"{gain} {page.tokens(page.clean(item.text))}", first=f"  {index}. ", lines=most)
         if page.verbose:
             page.wrapped(f"{page.clean(item.evidence)} [{page.clean(item.rule)}]", first="     ", style="dim")
+            same = f"same seconds as {', '.join(item.overlaps)}" if item.overlaps else ""
+            left = f"instead of {', '.join(item.instead_of)}" if item.instead_of else ""
+            if same or left:
+                page.wrapped(page.clean("; ".join(t for t in (same, left) if t)), first="     ", style="dim")
 
 
 def _findings(page: _Page, d: Diagnosis) -> None:

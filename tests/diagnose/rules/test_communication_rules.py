@@ -9,7 +9,7 @@ import pytest
 from rule_cases import Ran, case_of, device, device_case, gemm, on_device, operator, run_of, said, talk
 
 from mansard.diagnose.facts import Facts, MemoryUse, OffloadFacts, PipelineFacts, RankFacts
-from mansard.trace.run import Part
+from mansard.trace.run import Part, WaitCause
 
 MS = 1e-3
 WORK = gemm(4096, 4096, 4096)  # 1.374 ms at 100 TFLOP/s
@@ -26,6 +26,15 @@ def test_overlap_promises_no_more_than_computation_can_hide() -> None:
     assert short is not None
     assert short.gain_s == pytest.approx(0.5 * MS, rel=1e-6)
     assert "500 us of it cannot be hidden" in short.evidence
+
+
+def test_idle_time_hides_no_communication() -> None:
+    small = gemm(2048, 2048, 2048)
+    found = said(
+        "overlap_communication", device_case([Ran(small, 0.5), Ran(REDUCE, 1.0), Ran(WaitCause.UNEXPLAINED, 5.0)])
+    )
+    assert found is not None
+    assert found.gain_s == pytest.approx(0.5 * MS, rel=1e-6)
 
 
 def test_overlap_leaves_waiting_for_peers_out() -> None:

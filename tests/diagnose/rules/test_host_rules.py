@@ -84,7 +84,7 @@ def test_pinned_transfers_need_pageable_memory_on_record() -> None:
 
 def test_pinned_transfers_prefer_the_measured_rate() -> None:
     point = MeasuredPoint(
-        benchmark="host_device", impl="torch", backend="torch", name="one", params={"memory": "pinned"}, time_s=2 * MS, ci95_s=(2 * MS, 2 * MS),
+        benchmark="host_to_device", impl="torch", backend="torch", name="one", params={"memory": "pinned"}, time_s=2 * MS, ci95_s=(2 * MS, 2 * MS),
         flop=0.0, bytes=50e6, dtype="f32",
     )  # fmt: skip
     facts = Facts(transfers={1: TransferFacts(pinned=False)}, points=(point,))

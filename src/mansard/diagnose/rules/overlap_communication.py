@@ -20,7 +20,7 @@ def overlap_communication(case: Case) -> Proposal | None:
     if not rows or exposed <= 0:
         return None
     hideable = exposed - waiting_s(case)
-    computing = case.wait_s("compute") + case.wait_s("memory") + case.wait_s("unattributed") - case.account.unrecorded_s
+    computing = case.computing_s()
     gain = min(hideable, computing)
     if gain <= 0:
         return None

@@ -21,8 +21,7 @@ def overlap_copies(case: Case) -> Proposal | None:
     """Advise on copying beside the computation."""
     rows = case.host_copies()
     exposed = case.wait_s("host") - sum(case.account.host.values())
-    computing = case.wait_s("compute") + case.wait_s("memory")
-    gain = min(exposed, computing, case.per_step_s(rows))
+    gain = min(exposed, case.computing_s(), case.per_step_s(rows))
     if not rows or gain <= 0:
         return None
     return Proposal(

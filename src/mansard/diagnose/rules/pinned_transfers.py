@@ -1,6 +1,6 @@
 """Copies to the device from pageable memory, slower than from pinned memory.
 
-Needs: that the host memory is recorded as pageable, and the rate from pinned memory, measured (`host_device`, memory pinned) or the
+Needs: that the host memory is recorded as pageable, and the rate from pinned memory, measured (`host_to_device`, memory pinned) or the
 ceiling of the link.
 Promises: the time of these copies less their bytes at that rate.
 Source: NVIDIA CUDA C++ Best Practices Guide, pinned memory: the driver copies pageable memory to a pinned buffer first.
@@ -29,7 +29,8 @@ def pinned_transfers(case: Case) -> Proposal | None:
         link, each = next(iter(demand.link_bytes.items()))
         points = [
             p.bytes / p.time_s for p in case.facts.points
-            if p.params.get("memory") == "pinned" and p.benchmark.startswith("host") and p.bytes > 0
+            if p.params.get("memory") == "pinned" and p.bytes > 0
+            and (p.benchmark == "host_to_device" or (p.benchmark == "host_device" and p.params.get("direction") == "h2d"))
         ]  # fmt: skip
         ceiling = case.ceilings.link(link)
         if not points and isinstance(ceiling, Unknown):
