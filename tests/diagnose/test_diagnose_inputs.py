@@ -207,3 +207,26 @@ def test_real_profiles_give_a_verdict_in_forty_lines(
     for row in document["operators"]:
         assert not (row["bound"] == "memory" and isinstance(row["bytes"], dict))
         assert not (row["flop_per_byte"] is not None and isinstance(row["bytes"], dict))
+
+
+def test_two_ranks_are_shown_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = []
+    for rank in range(2):
+        path = profile(
+            tmp_path / f"rank{rank}.json",
+            [("a_gemm", 50 + 20 * rank), ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 50 - 20 * rank)],
+        )
+        document = json.loads(path.read_text())
+        document["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": 2}
+        path.write_text(json.dumps(document))
+        paths.append(str(path))
+    exit_code(*paths, "--hardware", "h100-sxm")
+    out = capsys.readouterr().out
+    assert out.startswith("Ranks")
+    assert "straggler: rank 1" in out
+    exit_code(*paths, "--hardware", "h100-sxm", "--json")
+    document = json.loads(capsys.readouterr().out)
+    assert document["straggler_rank"] == "1"
+    # Communication has 50 of 100 us on rank 0, 30 of 100 us on rank 1.
+    assert [r["time_shares"]["network"] for r in document["ranks"]] == [pytest.approx(0.5), pytest.approx(0.3)]
+    assert exit_code(*paths, "--device", "0") == 2

@@ -81,7 +81,11 @@ def _profiles(inputs: Inputs, targets: Sequence[Target], options: dict[str, Any]
             "a profile and a finished diagnosis are two questions", hint="diagnose them one after the other"
         )
     timelines = [_open(path, inputs, options) for path in inputs.profiles]
-    device = device_index(timelines[0], options["device"]) if len(timelines) == 1 else options["device"]
+    if len(timelines) > 1 and options["device"] is not None:
+        raise UsageError(
+            "--device chooses within one profile, several are given", hint="diagnose that rank's file alone"
+        )
+    device = device_index(timelines[0], options["device"]) if len(timelines) == 1 else None
     question = question_of(options, inputs, device)
     job: JobDiagnosis | None = None
     if len(timelines) > 1:
