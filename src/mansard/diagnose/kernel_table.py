@@ -68,7 +68,7 @@ def kernel_table(diagnosis: Diagnosis, groups: Sequence[ModelGroup] = ()) -> Ker
         diagnosis: With its operators per step.
         groups: The model's groups, for one device and one step.
     """
-    rows = [_row(o.label, o.calls, _least(o), o.time_s) for o in diagnosis.operators]
+    rows = [_row(f"{o.label} {o.shapes}".rstrip(), o.calls, _least(o), o.time_s) for o in diagnosis.operators]
     small = [o for o in diagnosis.operators if o.calls > 0 and o.time_s / o.calls < SMALL_S]
     total = sum(o.time_s for o in diagnosis.operators)
     by_category: dict[str, tuple[float, float]] = {}
