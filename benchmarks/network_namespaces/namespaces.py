@@ -14,11 +14,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 MTU = 9000  # a frame of 9014 B carries 8948 B of a message: 99.3 %
 SUBNET = "10.77.0"
+GRACE_S = 15.0  # what the other ranks have to end by themselves, once one failed
 HERE = Path(__file__).resolve().parent
 
 
@@ -167,6 +169,8 @@ def run_ranks(
 ) -> list[subprocess.CompletedProcess[str]]:
     """Run one command in each namespace at the same time, and return what came of each.
 
+    A rank that fails ends the others a few seconds later.
+
     Raises:
         TimeoutError: one is not done in time; all are ended.
     """
@@ -178,17 +182,24 @@ def run_ranks(
         for rank, words in enumerate(commands)
     ]  # fmt: skip
     end = time.monotonic() + limit_s
-    out = []
-    try:
-        for rank, child in enumerate(running):
-            try:
-                stdout, stderr = child.communicate(timeout=max(0.1, end - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                raise TimeoutError(f"rank {rank} is not done within {limit_s:.0f} s") from None
-            out.append(subprocess.CompletedProcess(list(commands[rank]), child.returncode, stdout, stderr))
-    finally:
-        for child in running:
-            if child.poll() is None:
-                child.kill()
-                child.communicate()
-    return out
+    texts: list[tuple[str, str]] = [("", "")] * len(running)
+    with ThreadPoolExecutor(len(running)) as readers:
+        reading = [readers.submit(child.communicate) for child in running]
+        try:
+            while any(child.poll() is None for child in running):
+                if any(child.poll() not in (None, 0, 3) for child in running):  # the others would wait for it for long
+                    time.sleep(GRACE_S)
+                    break
+                if time.monotonic() > end:
+                    late = [str(r) for r, child in enumerate(running) if child.poll() is None]
+                    raise TimeoutError(f"rank {', '.join(late)} is not done within {limit_s:.0f} s")
+                time.sleep(0.05)
+        finally:
+            for child in running:
+                if child.poll() is None:
+                    child.kill()
+        texts = [future.result() for future in reading]
+    return [
+        subprocess.CompletedProcess(list(words), child.returncode, *text)
+        for words, child, text in zip(commands, running, texts, strict=True)
+    ]

@@ -30,6 +30,10 @@ FILE_NAME = "ceilings.json"
 @click.option("--impl", "impls", metavar="A,B", help="Implementations to compare.")
 @click.option("--dry-run", is_flag=True, help="Show the plan, what is waived and the expected time; measure nothing.")
 @click.option("--resume", is_flag=True, help="Go on with a run of the same plan that was cut short in this folder.")
+@click.option(
+    "--search", is_flag=True, help="Narrow a sweep to its fastest point by FLOP/s instead of measuring all of it."
+)
+@click.option("--schema", is_flag=True, help="Print the JSON Schema of configuration files, for editors.")
 @click.option("--list", "list_all", is_flag=True, help="List the benchmarks with their parameters.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the order in which points are measured.")
 @click.option("--budget", type=click.FloatRange(min=0.0, min_open=True), help="Wall time of the run in seconds.")
@@ -39,6 +43,9 @@ FILE_NAME = "ceilings.json"
 )
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the team; default: all this process may use.")
 @click.option("--only", type=click.Choice(GROUPS), multiple=True, help="Measure this group alone; may be repeated.")
+@click.option("--coordinator", metavar="HOST:PORT", help="Where rank 0 listens, for a run over several processes.")
+@click.option("--rank", type=click.IntRange(min=0), help="Which process this is; default: as a launcher says.")
+@click.option("--world", type=click.IntRange(min=1), help="How many processes; default: as a launcher says.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, file_okay=False), help=f"Also write {FILE_NAME} into this folder."
 )
@@ -54,6 +61,8 @@ def command(
     impls: str | None,
     dry_run: bool,
     resume: bool,
+    search: bool,
+    schema: bool,
     list_all: bool,
     seed: int,
     budget: float | None,
@@ -61,6 +70,9 @@ def command(
     ceilings_file: Path | None,
     threads: int | None,
     only: tuple[str, ...],
+    coordinator: str | None,
+    rank: int | None,
+    world: int | None,
     output: Path | None,
     force: bool,
     as_json: bool,
@@ -76,18 +88,28 @@ def command(
     \b
       mansard measure
       mansard measure --run gemm_generalized --m 4096 --n 4096 --k 4096 --in-dtype f32 --out-dtype f32 --impl numpy,jax
+      mansard measure --run gemm_generalized --m 512..4096x2 --n 512..4096x2 --k 1024 --in-dtype f32 --search
       mansard measure sweep.yaml --dry-run
       mansard measure sweep.yaml -o results --resume
       mansard measure --only memory --threads 1
+      torchrun --nproc-per-node 4 -m mansard measure -o network
       mansard measure --json | jq '.ceilings[] | select(.scope == "node")'
     """
     from mansard.cli.measure_points import Wanted, list_benchmarks, parameters_from, run_points
 
     if list_all:
         return list_benchmarks(as_json)
+    if schema:
+        return _print_schema()
     words = list(ctx.args)
     if config is not None and str(config).startswith("--"):  # a parameter's name is not a file
         words, config = [str(config), *words], None
+    from mansard.cli.measure_job import NETWORK_SUITE, as_one_of, show_network
+    from mansard.measure.launch import detect_launch
+
+    launch = detect_launch(coordinator=coordinator, rank=rank, world=world)
+    if launch is not None and config is None and run_name is None and suite in (None, "quick") and not only:
+        config, suite = NETWORK_SUITE, "quick"
     if config is not None or run_name is not None or suite in ("standard", "full"):
         if config is not None and run_name is not None:
             raise click.UsageError("give a configuration file or --run, not both")
@@ -98,13 +120,32 @@ def command(
             threads=threads, seed=seed, budget_s=budget, hardware=hardware, ceilings_file=ceilings_file, output=output,
             dry_run=dry_run, resume=resume, force=force, as_json=as_json, quiet=quiet,
         )  # fmt: skip
-        return run_points(wanted)
+        if search:
+            from mansard.cli.measure_search import run_search
+
+            return run_search(wanted)
+        return (
+            as_one_of(launch, lambda: run_points(wanted, more=show_network), quiet=quiet)
+            if launch
+            else run_points(wanted)
+        )
     if words:
         ctx.fail(f"no such option or argument: {words[0]}")
-    for name, given in (("--dry-run", dry_run), ("--resume", resume), ("--impl", impls), ("--budget", budget)):
+    for name, given in (("--dry-run", dry_run), ("--resume", resume), ("--impl", impls), ("--budget", budget),
+                        ("--search", search)):  # fmt: skip
         if given:
             ctx.fail(f"{name} needs a configuration file, --run, or --suite standard")
     return _quick(threads, only, output, force=force, as_json=as_json, quiet=quiet)
+
+
+def _print_schema() -> int:
+    """Print the JSON Schema of configuration files."""
+    import json
+
+    from mansard.measure.config.schema import json_schema
+
+    click.echo(json.dumps(json_schema(), indent=1))
+    return 0
 
 
 def _quick(

@@ -88,8 +88,13 @@ def plan_of(wanted: Wanted) -> Plan:
     return load_plan(path, overrides=params)
 
 
-def run_points(wanted: Wanted) -> int:
-    """Plan and measure points, write the files, print the table, and return the exit code."""
+def run_points(wanted: Wanted, *, more: Callable[[list[dict[str, Any]]], None] | None = None) -> int:
+    """Plan and measure points, write the files, print the table, and return the exit code.
+
+    Args:
+        wanted: What the command line asks for.
+        more: Prints what follows the table.
+    """
     from mansard.core.errors import UsageError
     from mansard.measure.points.output import DETAILED
     from mansard.measure.points.runner import EFFORTS
@@ -103,7 +108,7 @@ def run_points(wanted: Wanted) -> int:
             raise UsageError(f"{taken} exists", hint="--resume goes on with it, --force replaces it", code="exists")
     if wanted.resume and wanted.output is None:
         raise UsageError("--resume needs the folder of the run that was cut short", hint="-o FOLDER")
-    progress, close = _progress(wanted.quiet)
+    progress, close = progress_bar(wanted.quiet)
     session = Session(
         effort=EFFORTS[wanted.suite], folder=wanted.output, threads=wanted.threads, seed=wanted.seed,
         budget_s=wanted.budget_s, hardware=wanted.hardware or plan.hardware, declared=plan.ceilings,
@@ -128,6 +133,8 @@ def run_points(wanted: Wanted) -> int:
         click.echo(points_text.document_text(elements), nl=False)
     else:
         points_text.show(elements)
+        if more is not None:
+            more(elements)
     if wanted.output is not None and not wanted.quiet:
         click.echo(f"wrote {', '.join(str(p) for p in sorted(wanted.output.iterdir()) if p.is_file())}", err=True)
     return exit_code(elements)
@@ -159,7 +166,7 @@ def _say_size(plan: Plan, wanted: Wanted) -> None:
     click.echo(f"{len(plan.points)} points, {len(plan.waived)} waived by the plan", err=True)
 
 
-def _progress(quiet: bool) -> tuple[Callable[[float, str], None], Callable[[], None]]:
+def progress_bar(quiet: bool) -> tuple[Callable[[float, str], None], Callable[[], None]]:
     """Return what to call with the share done, and what to call at the end; silent where no terminal looks on."""
     if quiet or not sys.stderr.isatty():
         return (lambda _share, _text: None), (lambda: None)

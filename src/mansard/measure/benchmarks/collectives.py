@@ -18,10 +18,13 @@ from mansard.measure.benchmarks.link_points import (
     MOST_LOCAL,
     MOST_RANKS,
     RANKS_VARIABLE,
+    devices_there,
     host_facts,
+    job_ranks,
     link_of,
     local_devices,
     missing_whole_bytes,
+    not_of_this_job,
 )
 from mansard.measure.links.mesh import Mesh, mesh_of
 from mansard.measure.links.shapes import LAYOUTS, REDUCTIONS, Shapes, shapes_of
@@ -83,7 +86,7 @@ class Collective:
         return {"XLA_FLAGS": f"--xla_force_host_platform_device_count={needed}"}
 
     def _seen(self, params: Params, where: Where) -> Mesh:
-        return self.mesh(params, local_devices() if where.platform == "cpu" else where.devices)
+        return self.mesh(params, devices_there(where))
 
     def shapes(self, params: Params, mesh: Mesh) -> Shapes:
         """Return the arrays of a point."""
@@ -119,11 +122,14 @@ class Collective:
         if mesh.participants == 1:
             text = f"the mesh {'x'.join(map(str, mesh.shape))} has groups of one device, in which nothing moves"
             return Waived(reason=text, missing="device")
-        if where.platform != "cpu" and mesh.devices > where.devices:
+        elsewhere = not_of_this_job(mesh.devices, backend)
+        if elsewhere is not None:
+            return elsewhere
+        if where.platform != "cpu" and mesh.devices > devices_there(where):
             text = f"{mesh.devices} devices are needed; there are {where.devices}"
             return Waived(reason=text, missing="device")
         most = MOST_RANKS if backend == "torch" else MOST_LOCAL
-        if where.platform == "cpu" and mesh.devices > most:
+        if where.platform == "cpu" and mesh.devices > most and not job_ranks():
             what = "processes" if backend == "torch" else "local devices"
             text = f"{mesh.devices} {what} on one host are more than the {most} that are started"
             return Waived(reason=text, missing="device")

@@ -15,10 +15,13 @@ from mansard.measure.benchmarks.link_points import (
     MOST_RANKS,
     RANKS_VARIABLE,
     both_ways,
+    devices_there,
     host_facts,
+    job_ranks,
     link_of,
     local_devices,
     missing_whole_bytes,
+    not_of_this_job,
 )
 from mansard.measure.links.mesh import pairs_of
 from mansard.measure.links.shapes import Shapes
@@ -122,10 +125,13 @@ class Messages:
         missing = missing_package(backend) or missing_whole_bytes(params)
         if missing is not None:
             return missing
-        needed = self.needed(params, local_devices() if where.platform == "cpu" else where.devices)
-        if where.platform != "cpu" and needed > where.devices:
+        needed = self.needed(params, devices_there(where))
+        elsewhere = not_of_this_job(needed, backend)
+        if elsewhere is not None:
+            return elsewhere
+        if where.platform != "cpu" and needed > devices_there(where):
             return Waived(reason=f"{needed} devices are needed; there are {where.devices}", missing="device")
-        if where.platform == "cpu" and needed > MOST_RANKS:
+        if where.platform == "cpu" and needed > MOST_RANKS and not job_ranks():
             return Waived(
                 reason=f"{needed} devices on one host are more than the {MOST_RANKS} that are started", missing="device"
             )
@@ -134,7 +140,7 @@ class Messages:
 
     def prepare(self, params: Params, impl: str, where: Where) -> Prepared:
         """Make the data and compile, or start the ranks."""
-        needed = self.needed(params, local_devices() if where.platform == "cpu" else where.devices)
+        needed = self.needed(params, devices_there(where))
         both, shapes, seed = params["direction"] == "bi", self.shapes(params), int(params["seed"])
         pairs = self.pairs(params, needed)
         facts = host_facts(where, self.implementations[impl], needed)

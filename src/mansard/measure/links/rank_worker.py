@@ -7,6 +7,8 @@ import datetime
 import json
 import os
 import signal
+import socket
+import struct
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -42,14 +44,49 @@ class Held:
 class Rank:
     """One member of the process group; rank 0 lives in the process that measures."""
 
-    def __init__(self, *, rank: int, ranks: int, store: str, device_type: str, timeout_s: float = 120.0) -> None:
+    def __init__(
+        self, *, rank: int, ranks: int, store: Any, device_type: str, timeout_s: float = 120.0, address: str = "",
+        device_index: int | None = None,
+    ) -> None:  # fmt: skip
+        """Be one of several ranks.
+
+        Args:
+            rank, ranks: Which of how many.
+            store: File of a store, `tcp://host:port` of one, or a store.
+            device_type: `cpu` for gloo, `cuda` for NCCL.
+            timeout_s: Longest time of one exchange [s].
+            address: Own address on the network to use; empty for the loopback.
+            device_index: Device of this host; None for that of the rank.
+        """
         import torch
 
         self.rank, self.ranks = rank, ranks
         self._store = store
+        self._address = address
         self._timeout = datetime.timedelta(seconds=timeout_s)
-        self.device = torch.device(device_type, rank) if device_type == "cuda" else torch.device("cpu")
+        self.device = (
+            torch.device(device_type, rank if device_index is None else device_index)
+            if device_type == "cuda"
+            else torch.device("cpu")
+        )
         self._held: dict[str, Held] = {}
+
+    @staticmethod
+    def make_store(ranks: int) -> Any:
+        """Return a store that the ranks of other hosts can reach, at a port that the system chose."""
+        import torch.distributed as dist
+
+        return dist.TCPStore("localhost", 0, ranks, is_master=True, wait_for_workers=False)
+
+    def _reached_store(self) -> Any:
+        import torch.distributed as dist
+
+        if not isinstance(self._store, str):
+            return self._store
+        if self._store.startswith("tcp://"):
+            host, _, port = self._store.removeprefix("tcp://").rpartition(":")
+            return dist.TCPStore(host, int(port), self.ranks, is_master=False, timeout=self._timeout)
+        return dist.FileStore(self._store, self.ranks)
 
     def join(self) -> str:
         """Join the process group; every rank does it at the same time."""
@@ -58,13 +95,16 @@ class Rank:
 
         before = os.environ.get("GLOO_SOCKET_IFNAME")
         if self.device.type == "cpu" and before is None and os.path.isdir("/sys/class/net/lo"):
-            os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # one host: the loopback, whatever its name resolves to
+            # One host: the loopback, whatever its name resolves to; else the interface that reaches rank 0.
+            name = interface_of(self._address) if self._address else "lo"
+            if name:
+                os.environ["GLOO_SOCKET_IFNAME"] = name
         try:
             backend = "nccl" if self.device.type == "cuda" else "gloo"
             if self.device.type == "cuda":
                 torch.cuda.set_device(self.device)
             dist.init_process_group(
-                backend, store=dist.FileStore(self._store, self.ranks), rank=self.rank, world_size=self.ranks,
+                backend, store=self._reached_store(), rank=self.rank, world_size=self.ranks,
                 timeout=self._timeout,
             )  # fmt: skip
         finally:
@@ -222,6 +262,25 @@ class Rank:
         }
 
 
+def interface_of(address: str) -> str:
+    """Return the name of the interface that has an IPv4 address; nothing where none has it.
+
+    >>> interface_of("192.0.2.77")
+    ''
+    """
+    import fcntl
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                found = fcntl.ioctl(probe.fileno(), 0x8915, struct.pack("256s", name.encode()[:15]))  # SIOCGIFADDR
+            except OSError:
+                continue
+            if socket.inet_ntoa(found[20:24]) == address:
+                return name
+    return ""
+
+
 def _then(first: Callable[[], Any], second: Callable[[], Any] | None) -> Callable[[], None]:
     if second is None:
         return first
@@ -241,7 +300,7 @@ def _wide(tensor: Any) -> Any:
 
 
 def main(words: str) -> int:
-    """Serve until the input ends."""
+    """Serve until the input ends: standard input and output, or the connection to rank 0 that the words name."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)  # 1 = PR_SET_PDEATHSIG: end with the parent
     own = os.dup(1)
@@ -249,15 +308,26 @@ def main(words: str) -> int:
     import torch
 
     torch.set_num_threads(1)
-    with os.fdopen(own, "w", encoding="utf-8") as stream:
+    told = json.loads(words)
+    channel = told.pop("channel", None)
+    if channel is not None:
+        connection = socket.create_connection(tuple(channel), timeout=30.0)
+        connection.settimeout(None)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        told["address"] = connection.getsockname()[0]
+        connection.sendall((json.dumps({"rank": told["rank"]}) + "\n").encode())
+        os.close(own)
+        own = connection.fileno()
+    orders = sys.stdin if channel is None else connection.makefile("r", encoding="utf-8")
+    with os.fdopen(own, "w", encoding="utf-8", closefd=channel is None) as stream:
 
         def say(answer: Mapping[str, Any]) -> None:
             stream.write(json.dumps(answer) + "\n")
             stream.flush()
 
-        rank = Rank(**json.loads(words))
+        rank = Rank(**told)
         say({"ok": True})
-        for line in sys.stdin:
+        for line in orders:
             order = json.loads(line)
             try:
                 say({"ok": getattr(rank, order.pop("op"))(**order)})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,8 @@ from typing import IO, Any
 
 from mansard.core.document import to_jsonable
 from mansard.core.errors import InputError
+from mansard.measure.links.hub import HUB_VARIABLE, ask_hub
+from mansard.measure.links.remote import Remote, meet
 
 TIMEOUT_S = 120.0  # of one collective; a rank that is lost ends the others by then
 START_S = 90.0
@@ -26,7 +29,11 @@ LOST_S = 3.0  # how long the end of a rank is looked for after a collective fail
 
 
 class Pool:
-    """The processes, held by the points that use them; the last one lets them end."""
+    """The processes, held by the points that use them; the last one lets them end.
+
+    On a host of its own they are started here and told by pipes; in a job of a launcher each rank starts its own, and
+    connects (`links.hub`, `links.follow`).
+    """
 
     def __init__(self, ranks: int, device_type: str) -> None:
         self.ranks = ranks
@@ -35,8 +42,13 @@ class Pool:
         self._folder = Path(tempfile.mkdtemp(prefix="mansard-ranks-"))
         self._children: list[subprocess.Popen[bytes]] = []
         self._errors: list[Any] = []
+        self._remote: list[Remote] = []
         try:
-            self._start()
+            hub = os.environ.get(HUB_VARIABLE)
+            if hub:
+                self._meet(hub)
+            else:
+                self._start()
         except BaseException:
             self.close()
             raise
@@ -52,7 +64,7 @@ class Pool:
             self._children.append(
                 subprocess.Popen(
                     [sys.executable, "-m", "mansard.measure.links.rank_worker", json.dumps(words)],
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=_environment(),
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment_of_rank(),
                 )
             )  # fmt: skip
         end = time.monotonic() + START_S
@@ -61,6 +73,33 @@ class Pool:
         self.own = Rank(rank=0, ranks=self.ranks, store=store, device_type=self.device_type, timeout_s=TIMEOUT_S)
         self.tell("join", {})
 
+    def _meet(self, hub: str) -> None:
+        """Have the other ranks of the job start their processes, and wait for them."""
+        from mansard.measure.links.rank_worker import Rank
+
+        listener = socket.create_server(("", 0), backlog=self.ranks)
+        with listener:
+            store = Rank.make_store(self.ranks)
+            ask_hub(hub, {"port": listener.getsockname()[1], "store_port": store.port, "device_type": self.device_type})
+            self._remote = meet(listener, self.ranks, START_S)
+        own = self._remote[0].connection.getsockname()[0]
+        self.own = Rank(
+            rank=0, ranks=self.ranks, store=store, device_type=self.device_type, timeout_s=TIMEOUT_S, address=own
+        )
+        self.tell("join", {})
+
+    def _tell_remote(self, line: bytes, op: str, arguments: Mapping[str, Any]) -> list[Any]:
+        for remote in self._remote:
+            remote.send(line)
+        try:
+            mine = getattr(self.own, op)(**arguments)
+        except Exception as error:
+            for remote in self._remote:  # whose connection is gone is the reason, not who noticed it
+                remote.raise_if_gone(LOST_S, error)
+            raise
+        end = time.monotonic() + TIMEOUT_S
+        return [mine, *(remote.answer(end) for remote in self._remote)]
+
     def tell(self, op: str, arguments: Mapping[str, Any]) -> list[Any]:
         """Give an order to all ranks and return their answers, by rank.
 
@@ -68,6 +107,8 @@ class Pool:
             InputError: a rank failed or is lost.
         """
         line = (json.dumps(to_jsonable({"op": op, **arguments})) + "\n").encode()
+        if self._remote:
+            return self._tell_remote(line, op, arguments)
         for child in self._children:
             assert child.stdin is not None
             try:
@@ -118,6 +159,8 @@ class Pool:
     def close(self) -> None:
         """End all processes."""
         own = getattr(self, "own", None)
+        for remote in self._remote:
+            remote.close()
         for child in self._children:
             if child.stdin is not None and not child.stdin.closed:
                 try:
@@ -136,7 +179,7 @@ class Pool:
                 child.stdout.close()
         for errors in self._errors:
             errors.close()
-        self._children, self._errors = [], []
+        self._children, self._errors, self._remote = [], [], []
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -167,7 +210,8 @@ def release(pool: Pool) -> None:
         pool.close()
 
 
-def _environment() -> dict[str, str]:
+def environment_of_rank() -> dict[str, str]:
+    """Return the environment of a process of a rank: this source first, one thread for each library."""
     env = dict(os.environ)
     source = str(Path(__file__).resolve().parents[3])
     env["PYTHONPATH"] = os.pathsep.join(p for p in (source, env.get("PYTHONPATH", "")) if p)

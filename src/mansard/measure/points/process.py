@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 from mansard.core.document import to_jsonable
 from mansard.measure.frameworks import THREAD_VARIABLES
@@ -70,9 +70,14 @@ class Worker:
         command: What to start; None takes the worker module.
     """
 
+    #: Asked a few times a second why no worker can go on; empty while they can. A job whose rank is lost answers.
+    watch: ClassVar[Callable[[], str]] = staticmethod(lambda: "")
+
     def __init__(
         self, cpus: Sequence[int], flags: Mapping[str, str] | None = None, command: Sequence[str] | None = None
     ) -> None:
+        if reason := type(self).watch():
+            raise WorkerLostError(reason)
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         wanted = list(command or (sys.executable, "-m", "mansard.measure.points.worker"))
         before = os.sched_getaffinity(0)
@@ -148,6 +153,9 @@ class Worker:
                     if not piece:
                         raise WorkerLostError(self._last_words())
                     self._buffer += piece
+                elif reason := type(self).watch():
+                    self.kill()
+                    raise WorkerLostError(reason)
                 elif meanwhile is not None:
                     meanwhile()
         line, _, self._buffer = self._buffer.partition(b"\n")

@@ -1,0 +1,126 @@
+"""What every rank but 0 does in a job: it comes, tells that it lives, starts ranks when told to, and goes when told to."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from mansard.core.errors import InputError
+from mansard.measure.launch import Launch
+from mansard.measure.links.hub import BEAT_S, JOIN_S, MAGIC, PORTS_TRIED, send
+from mansard.measure.links.ranks import environment_of_rank
+
+RETRY_S = 0.2
+
+
+def follow(launch: Launch, *, limit_s: float = JOIN_S) -> int:
+    """Take part in the run of rank 0 until it ends, and return its exit code.
+
+    Raises:
+        InputError: rank 0 was not found in time, or it went without a word.
+    """
+    connection, lines = _join(launch, limit_s)
+    children: list[tuple[subprocess.Popen[bytes], Any]] = []
+    lock = threading.Lock()
+    stop = threading.Event()
+    beat = threading.Thread(target=_beat, args=(connection, children, lock, stop), daemon=True)
+    beat.start()
+    try:
+        for line in lines:
+            message = json.loads(line)
+            if "end" in message:
+                return int(message["end"])
+            with lock:
+                children.append(_started(message["start"], launch))
+    except (OSError, ValueError):
+        pass
+    finally:
+        stop.set()
+        _end(children)
+        connection.close()
+    raise InputError(f"rank 0 of {launch.world} on {launch.host} is lost", hint="see its output", code="rank_lost")
+
+
+def _join(launch: Launch, limit_s: float) -> tuple[socket.socket, Any]:
+    """Find rank 0 at one of its ports."""
+    end = time.monotonic() + limit_s
+    hello = {"magic": MAGIC, "job": launch.job, "rank": launch.rank, "host": socket.gethostname(), "pid": os.getpid()}
+    while time.monotonic() < end:
+        for port in range(launch.port, min(launch.port + PORTS_TRIED, 65536)):
+            try:
+                connection = socket.create_connection((launch.host, port), timeout=2.0)
+            except OSError:
+                continue
+            lines = connection.makefile("r", encoding="utf-8")
+            try:
+                send(connection, hello)
+                answer = json.loads(lines.readline() or "{}")
+            except (OSError, ValueError):
+                answer = {}
+            if answer.get("ok"):
+                connection.settimeout(None)
+                return connection, lines
+            connection.close()
+            if "refused" in answer:
+                raise InputError(str(answer["refused"]), hint="give every process its own --rank")
+        time.sleep(RETRY_S)
+    raise InputError(
+        f"rank 0 of {launch.world} was not found at {launch.host}, ports {launch.port} to {launch.port + PORTS_TRIED - 1}, "
+        f"within {limit_s:.0f} s",
+        hint="start the same command on every rank; see that the ports are open",
+        code="rank_missing",
+    )
+
+
+def _started(words: Mapping[str, Any], launch: Launch) -> tuple[subprocess.Popen[bytes], Any]:
+    """Start this rank's process for the points of one worker of rank 0; it connects by itself."""
+    mine = {
+        "rank": launch.rank, "ranks": launch.world, "store": f"tcp://{launch.host}:{words['store_port']}",
+        "device_type": words["device_type"], "channel": [launch.host, words["port"]],
+        "device_index": launch.local_rank or 0,
+    }  # fmt: skip
+    errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+    child = subprocess.Popen(
+        [sys.executable, "-m", "mansard.measure.links.rank_worker", json.dumps(mine)],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, env=environment_of_rank(),
+    )  # fmt: skip
+    return child, errors
+
+
+def _beat(connection: socket.socket, children: list[Any], lock: threading.Lock, stop: threading.Event) -> None:
+    """Tell that this rank lives, and when a process of it does not."""
+    while not stop.wait(BEAT_S):
+        message: dict[str, Any] = {"alive": True}
+        with lock:
+            for child, errors in children:
+                code = child.poll()
+                if code:
+                    message = {"lost": f"its process of a point ended (exit {code}){_last_line(errors)}"}
+            children[:] = [pair for pair in children if pair[0].poll() is None or pair[0].poll()]
+        with contextlib.suppress(OSError):
+            send(connection, message)
+
+
+def _last_line(errors: Any) -> str:
+    errors.seek(0)
+    lines = [x for x in errors.read()[-20_000:].decode(errors="replace").splitlines() if x.strip()]
+    return f": {lines[-1][:300]}" if lines else ""
+
+
+def _end(children: list[Any]) -> None:
+    for child, errors in children:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(timeout=2.0)
+        if child.poll() is None:
+            child.kill()
+            child.wait()
+        errors.close()

@@ -1,0 +1,119 @@
+"""Launchers by their environments, as they were recorded under each of them (names of hosts and jobs changed)."""
+
+import pytest
+
+from mansard.core.errors import UsageError
+from mansard.measure.launch import Launch, detect_launch, first_host, host_port
+
+TORCHRUN = {
+    "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",
+    "MASTER_ADDR": "node1", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "True",
+}  # fmt: skip
+SLURM = {
+    "SLURM_JOB_ID": "70001", "SLURM_STEP_ID": "0", "SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "8",
+    "SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "4(x2)", "SLURM_STEP_NODELIST": "gpu[007-008]",
+    "SLURM_JOB_NODELIST": "gpu[007-008]",
+}  # fmt: skip
+OPENMPI4 = {
+    "OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911",
+}  # fmt: skip
+OPENMPI5 = {
+    "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "prterun-node1-4321@1",
+}  # fmt: skip
+JAX = {"JAX_COORDINATOR_ADDRESS": "10.0.0.2:1234", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"}
+TPU = {"TPU_WORKER_ID": "2", "TPU_WORKER_HOSTNAMES": "t1k-w-0,t1k-w-1,t1k-w-2,t1k-w-3"}
+
+
+def detected(env, **flags) -> Launch:
+    found = detect_launch(environ=env, **flags)
+    assert found is not None
+    return found
+
+
+def test_torchrun():
+    found = detected(TORCHRUN)
+    assert (found.launcher, found.rank, found.world) == ("torchrun", 3, 4)
+    assert (found.local_rank, found.local_world, found.one_host) == (1, 2, False)
+    # the agent of torchrun holds 29500 itself
+    assert (found.host, found.port) == ("node1", 29501)
+
+
+def test_slurm():
+    found = detected(SLURM)
+    assert (found.launcher, found.rank, found.world, found.local_rank, found.local_world) == ("slurm", 5, 8, 1, 4)
+    # 70001 mod 4096 = 70001 - 17 x 4096 = 369; 65535 - 4096 + 1 + 369 = 61809
+    assert (found.host, found.port) == ("gpu007", 61809)
+    assert found.job == "70001.0"
+
+
+def test_the_batch_script_of_slurm_is_one_process():
+    assert detect_launch(environ={k: v for k, v in SLURM.items() if k != "SLURM_STEP_ID"}) is None
+
+
+def test_open_mpi_4_names_its_head():
+    found = detected(OPENMPI4)
+    assert (found.launcher, found.rank, found.world, found.one_host) == ("openmpi", 2, 4, False)
+    # 1531576320 / 4096 = 373920; mod 4096 = 373920 - 91 x 4096 = 1184; 61440 + 1184 = 62624
+    assert (found.host, found.port) == ("10.96.0.1", 62624)
+
+
+def test_open_mpi_5_on_one_host_needs_no_head_and_on_two_asks_for_it():
+    assert detected(OPENMPI5).host == "127.0.0.1"
+    with pytest.raises(UsageError, match="where rank 0 is"):
+        detect_launch(environ={**OPENMPI5, "OMPI_COMM_WORLD_LOCAL_SIZE": "1"})
+    with_flag = detected({**OPENMPI5, "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, coordinator="node1:5000")
+    assert (with_flag.rank, with_flag.world, with_flag.host, with_flag.port) == (1, 2, "node1", 5000)
+
+
+def test_jax_and_cloud_tpu():
+    found = detected(JAX)
+    assert (found.launcher, found.rank, found.world, found.host, found.port) == ("jax", 1, 2, "10.0.0.2", 1235)
+    found = detected(TPU)
+    assert (found.launcher, found.rank, found.world, found.host) == ("jax", 2, 4, "t1k-w-0")
+
+
+def test_order_flags_then_torchrun_then_slurm_then_open_mpi_then_jax():
+    together = {**JAX, **OPENMPI4, **SLURM, **TORCHRUN}
+    assert detected(together, coordinator="h:1", rank=0, world=2).launcher == "flags"
+    assert detected(together).launcher == "torchrun"
+    assert detected({**JAX, **OPENMPI4, **SLURM}).launcher == "slurm"
+    assert detected({**JAX, **OPENMPI4}).launcher == "openmpi"
+
+
+@pytest.mark.parametrize("env", [{}, {"WORLD_SIZE": "4"}, {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}])
+def test_on_its_own(env):
+    assert detect_launch(environ=env) is None
+
+
+def test_a_world_of_one_is_no_job():
+    assert detect_launch(environ={**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1"}) is None
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [{"rank": 0}, {"world": 2}, {"coordinator": "h:1"}, {"rank": 0, "world": 2}, {"rank": 2, "world": 2, "coordinator": "h:1"}],
+)  # fmt: skip
+def test_flags_that_do_not_fit_together_are_refused(flags):
+    with pytest.raises(UsageError):
+        detect_launch(environ={}, **flags)
+
+
+def test_damaged_environments_are_refused_by_name():
+    with pytest.raises(UsageError, match="WORLD_SIZE is 'four'"):
+        detect_launch(environ={**TORCHRUN, "WORLD_SIZE": "four"})
+    with pytest.raises(UsageError, match="MASTER_ADDR"):
+        detect_launch(environ={"RANK": "0", "WORLD_SIZE": "2"})
+    with pytest.raises(UsageError, match="rank 9 is not one of 4"):
+        detect_launch(environ={**TORCHRUN, "RANK": "9"})
+
+
+def test_node_lists_and_addresses():
+    assert [first_host(x) for x in ("n1", "n1,n2", "n[1-3]", "n[07,09-12],m1", "a-[02]-b")] == [
+        "n1", "n1", "n1", "n07", "a-02-b",
+    ]  # fmt: skip
+    assert host_port("[::1]:80") == ("::1", 80)
+    for wrong in ("host", "host:", ":80", "host:0", "host:70000", "host:x"):
+        with pytest.raises(UsageError):
+            host_port(wrong)
