@@ -285,10 +285,10 @@ def test_sections_that_do_not_fit_are_named(sample) -> None:
     from mansard.report.material import page_of_run
 
     page = page_of_run(sample)
-    # 20 tables of 1000 rows and 20 texts of 160 characters: 64 MB of text
-    row = tuple(f"{i}" + "\u5f20" * 300 for i in range(20))
+    # 3 tables of 400 rows of 12 texts of 160 characters of 3 bytes: 2.3 MB each, and 3.6 MB are free
+    row = tuple(f"{i}" + "\u5f20" * 200 for i in range(12))
     large = [
-        Section(key=f"x{k}", title=f"Large {k}", blocks=(Table(label="t", columns=row, rows=[row] * 1000),))
+        Section(key=f"x{k}", title=f"Large {k}", blocks=(Table(label="t", columns=row, rows=[row] * 400),))
         for k in range(3)
     ]
     text = render_page(dataclasses.replace(page, sections=(*page.sections, *large), mixed=True))

@@ -51,18 +51,18 @@ def render_page(page: Page) -> str:
 
 def _fitted(page: Page, most: int) -> str:
     text = ""
+    sections = [(section, as_json(section.to_json())) for section in page.sections]
     for text_length, items, row_bytes in _STEPS:
-        text = _page(page, text_length, items, row_bytes, most)
+        text = _page(page, sections, (text_length, items, row_bytes), most)
         if len(text.encode("utf-8")) <= most:
             break
     return text
 
 
-def _sections(sections: Iterable[Section], most: int) -> tuple[list[Section], str, list[str]]:
+def _sections(sections: Iterable[tuple[Section, str]], most: int) -> tuple[list[Section], str, list[str]]:
     """Return the sections that fit into `most` bytes, their data as JSON, and the titles of those left out."""
     kept, texts, left_out, size = [], [], [], 0
-    for section in sections:
-        text = as_json(section.to_json())
+    for section, text in sections:
         bytes_ = len(text.encode("utf-8")) + 200 * len(section.blocks) + 1000
         if size + bytes_ > most:
             left_out.append(f"{section.title} ({section.small})" if section.small else section.title)
@@ -73,8 +73,9 @@ def _sections(sections: Iterable[Section], most: int) -> tuple[list[Section], st
     return kept, f"[{','.join(texts)}]", left_out
 
 
-def _page(page: Page, text_length: int, items: int, row_bytes: int, most: int) -> str:
+def _page(page: Page, sections: Iterable[tuple[Section, str]], limits: tuple[int, int, int], most: int) -> str:
     """Return the page with as many of its sections as fit into `most` bytes beside the first run."""
+    text_length, items, row_bytes = limits
     diagnosis = page.diagnoses[0][1] if page.diagnoses else None
     scripts = {
         name: _asset(name) for name in _SCRIPTS if diagnosis is not None or name not in ("chart.js", "report.js")
@@ -96,7 +97,7 @@ def _page(page: Page, text_length: int, items: int, row_bytes: int, most: int) -
         "licence": _asset("plotly-basic.LICENSE"),
     }
     alone = len(template.render(**fixed, sections=[], left_out=[], data="[]").encode("utf-8"))
-    kept, data, left_out = _sections(page.sections, most - alone - _SPARE)
+    kept, data, left_out = _sections(sections, most - alone - _SPARE)
     shown = [_shown(s, kept) for s in kept]
     return template.render(**fixed, sections=shown, left_out=[_cut(t) for t in left_out[:20]], data=Markup(data))
 
