@@ -17,7 +17,9 @@ def test_the_charting_library_is_the_published_file() -> None:
     assert "MIT License" in ASSETS.joinpath("plotly-basic.LICENSE").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["plotly-basic.min.js", "theme.js", "chart.js", "report.js", "sections.js", "timeline.js", "report.css"])
+@pytest.mark.parametrize(
+    "name", ["plotly-basic.min.js", "theme.js", "chart.js", "report.js", "sections.js", "timeline.js", "report.css"]
+)
 def test_assets_can_be_inlined(name) -> None:
     text = ASSETS.joinpath(name).read_text(encoding="utf-8")
     lowered = text.lower()
