@@ -125,11 +125,13 @@ def _diagnosed(trace: RunTrace, ceilings: Ceilings, before: dict[str, float] | N
 
     if before is None:
         return diagnose_run(trace, ceilings, program=line)
+    from mansard.diagnose.facts import Facts, clock_of_probes
     from mansard.diagnose.regime import seen_regime
     from mansard.measure import reference
 
     ceilings, drift = seen_regime(ceilings, before, _probe(ceilings), reference(ceilings))
-    return diagnose_run(trace, ceilings, program=line, drift=drift)
+    facts = Facts(clock=clock_of_probes(drift, ceilings.machine))
+    return diagnose_run(trace, ceilings, program=line, drift=drift, facts=facts)
 
 
 def _with_origin(diagnosis: Diagnosis, machine: Mapping[str, Any], name: str) -> Diagnosis:

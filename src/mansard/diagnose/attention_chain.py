@@ -46,6 +46,8 @@ def attention_chains(case: Case) -> Chain | None:
     A softmax belongs to a chain if the products nearest to it on its lane write and read as many bytes as it reads: scores.
     """
     judged = {j.index: j for j in case.judged}
+    if not {"softmax", "gemm"} <= {j.operator.category for j in case.judged}:
+        return None
     order = case.order()
     products: set[int] = set()
     between: set[int] = set()

@@ -12,7 +12,10 @@ from math import prod
 from typing import Any
 
 from mansard.core import Unknown
+from mansard.diagnose.regime import ANOTHER_REGIME, FOREIGN_LOAD
 from mansard.trace.run import Operator
+
+_FMA = "vector_f32_flop_per_s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +133,33 @@ class ClockFacts:
     observed_hz: float
     ceiling_hz: float
     reason: str = ""
+
+
+def clock_of_probes(drift: Mapping[str, Any], machine: Mapping[str, Any]) -> ClockFacts | None:
+    """Return the clock that the probes around a run show, where it is clearly another; None where they show none.
+
+    The rate of a chain of FMA follows the clock alone. A probe under other load says nothing, and what is nearer than a
+    regime is noise.
+
+    Args:
+        drift: `before`, `after` and `typical` figures of the probes, as `regime.seen_regime` returns them.
+        machine: What the ceilings say of the machine: `clock_hz_estimated` [Hz].
+
+    >>> quiet = {"vector_f32_flop_per_s": 80e9, "foreign_load_ratio": 0.0}
+    >>> clock_of_probes({"before": quiet, "after": {}, "typical": {"vector_f32_flop_per_s": 100e9}}, {"clock_hz_estimated": 4e9})
+    ClockFacts(observed_hz=3200000000.0, ceiling_hz=4000000000.0, reason='by the FMA rate before and after the run')
+    """
+    typical, clock = drift.get("typical", {}).get(_FMA), machine.get("clock_hz_estimated")
+    probes = [p for p in (drift.get("before"), drift.get("after")) if p]
+    rates = [float(p[_FMA]) for p in probes if p.get(_FMA) and p.get("foreign_load_ratio", 0.0) <= FOREIGN_LOAD]
+    if not typical or not clock or not rates:
+        return None
+    ratio = max(rates) / float(typical)
+    if ratio >= ANOTHER_REGIME:
+        return None
+    return ClockFacts(
+        observed_hz=float(clock) * ratio, ceiling_hz=float(clock), reason="by the FMA rate before and after the run"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,6 +366,7 @@ class Product:
 def product_of(operator: Operator) -> Product | None:
     """Return the sizes of a matrix product; None unless its operands and its FLOP agree on one reading.
 
+    >>> from mansard.core import Demand
     >>> from mansard.trace.run import Part
     >>> op = Operator(name="aten::mm", category="gemm", part=Part.FORWARD, shapes="f32[2,3] f32[3,4]",
     ...               demand=Demand(flop={("f32", "f32"): 48.0}))

@@ -15,6 +15,7 @@ from mansard.diagnose.facts import (
     Grid,
     MeasuredPoint,
     WorkloadFacts,
+    clock_of_probes,
     points_of,
 )
 from mansard.trace.run import Part
@@ -298,3 +299,29 @@ def test_lower_precision_speaks_of_a_device_too() -> None:
     assert found.gain_s == pytest.approx(2.0 * MS, rel=1e-9)
     assert "the device reaches" in found.evidence
     assert cpu().ceilings
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "known"),
+    [
+        (
+            {"vector_f32_flop_per_s": 80e9, "foreign_load_ratio": 0.0},
+            {"vector_f32_flop_per_s": 70e9, "foreign_load_ratio": 0.0},
+            True,
+        ),
+        (
+            {"vector_f32_flop_per_s": 80e9, "foreign_load_ratio": 0.0},
+            {"vector_f32_flop_per_s": 99e9, "foreign_load_ratio": 0.0},
+            False,
+        ),
+        ({"vector_f32_flop_per_s": 80e9, "foreign_load_ratio": 0.5}, {}, False),
+        ({}, {}, False),
+    ],
+    ids=["both lower", "one as usual", "under other load", "no probe"],
+)
+def test_the_clock_is_seen_by_quiet_probes_alone(before: dict, after: dict, known: bool) -> None:
+    drift = {"before": before, "after": after, "typical": {"vector_f32_flop_per_s": 100e9}}
+    found = clock_of_probes(drift, {"clock_hz_estimated": 4e9})
+    # The better of two quiet probes: 80 of 100 GFLOP/s at 4 GHz is 3.2 GHz.
+    assert (found is not None) is known
+    assert found is None or found.observed_hz == pytest.approx(3.2e9)

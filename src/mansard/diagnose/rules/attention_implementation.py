@@ -32,7 +32,7 @@ def attention_implementation(case: Case) -> Proposal | None:
         rows=chain.between,
         gain_s=gain,
         text=_HOW.get(case.trace.framework, "Compute attention with a fused kernel, which keeps scores out of memory."),
-        evidence=f"{chain.count:.0f} times a step, {format_bytes(chain.score_bytes)} of scores pass through memory between two "
+        evidence=f"in {chain.count:.0f} place(s) of a step, {format_bytes(chain.score_bytes)} of scores pass through memory between two "
         f"products; what handles them takes {format_s(chain.between_s)}",
     )
 

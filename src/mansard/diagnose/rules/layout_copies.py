@@ -45,7 +45,7 @@ def layout_copies(case: Case) -> Proposal | None:
         rows=tuple(r.index for r in rows),
         gain_s=time_s,
         text=_HOW.get(case.trace.framework, "Keep one layout: these copies only move data to another order."),
-        evidence=f"{case.calls(rows):.0f} copies a step ({names}) take {format_s(time_s)}, {format_ratio(time_s / case.account.step_s)} "
+        evidence=f"copies ({names}; {case.calls(rows):.0f} in a step) take {format_s(time_s)}, {format_ratio(time_s / case.account.step_s)} "
         "of the step, and change nothing but the order",
     )
 
