@@ -1,0 +1,41 @@
+"""`mansard plan`: answers before a job is started; each question is a module that is imported when asked."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+#: Question -> module with a click command named `command`, and the line shown in the overview.
+QUESTIONS: dict[str, tuple[str, str]] = {
+}
+
+
+class Questions(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the questions in the order of the table."""
+        return list(QUESTIONS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command of a question."""
+        if cmd_name not in QUESTIONS:
+            return None
+        command: click.Command = importlib.import_module(QUESTIONS[cmd_name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the overview without importing the questions."""
+        with formatter.section("Questions"):
+            formatter.write_dl([(name, text) for name, (_, text) in QUESTIONS.items()])
+
+
+@click.group("plan", cls=Questions, context_settings={"help_option_names": ["-h", "--help"]})
+def command() -> None:
+    """Answer before a job is started: topology, scaling, and what fits.
+
+    \b
+      mansard plan topology 2x2x2 4x2x1 --on tpu-v5p --model config.json --batch 64 --seq 4096
+      mansard plan scale --point 1:100 --point 2:53 --point 4:29 --point 8:17
+    """
