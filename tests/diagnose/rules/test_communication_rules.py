@@ -167,3 +167,12 @@ def test_collective_offload_needs_the_same_kernel_to_be_slower_beside_a_collecti
     assert found.gain_s == pytest.approx(0.6 * MS, rel=1e-6)
     assert said("collective_offload", case_of(beside(2.05), device())) is None
     assert said("collective_offload", device_case([Ran(WORK, 2.0), Ran(REDUCE, 1.0)])) is None
+
+
+def test_a_link_below_its_ceiling_is_said_without_a_cause() -> None:
+    # 40 MB at 400 GB/s need 0.1 ms of 1 ms.
+    found = said("below_ceiling", device_case([Ran(gemm(4096, 4096, 4096), 1.4), Ran(REDUCE, 1.0)]))
+    assert found is not None
+    assert found.gain_s == pytest.approx(0.9 * MS, rel=1e-6)
+    assert "filling the link" in found.text
+    assert "0.10 of its nvlink link ceiling" in found.evidence

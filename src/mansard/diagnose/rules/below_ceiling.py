@@ -36,6 +36,7 @@ _HOW = {
 _OF_ANY = {
     Area.COMPUTE: "make its matrices larger or batch it, pad odd sizes to whole tiles, or use another kernel",
     Area.MEMORY: "check strides and layout, or fuse it with its neighbours",
+    Area.NETWORK: "find out what keeps it from filling the link: pieces too small, pageable memory, a late peer, other traffic",
 }
 
 
@@ -57,7 +58,7 @@ def below_ceiling(case: Case) -> Proposal | None:
         change=Change.RATE,
         rows=(best.index,),
         gain_s=best_gain,
-        text=f"Look at {best.operator.name} {best.operator.shapes}: {best_how}.",
+        text=f"Look at {best.operator.name}{f' {best.operator.shapes}' if best.operator.shapes else ''}: {best_how}.",
         evidence=f"{format_s(case.per_step_s([best]))} a step at {best.judgement.share_of_ceiling:.2f} of its "
         f"{best.judgement.limiting.ceiling.resource.label} ceiling{shortfall_text(case, best)}",
     )

@@ -2,7 +2,7 @@
 
 Needs: time in which a collective runs and no computation does; computing kernels in the same step.
 Promises: at most the exposed time that is no waiting for late peers, and at most the time of the computation that is not overlapped yet.
-What is beyond that can only be saved by sending less (another sharding).
+What is beyond that can only be saved by sending less (another sharding) or waiting less.
 Source: docs/design.md, exposed communication; Li et al., PyTorch Distributed, VLDB 2020 (bucketed overlap).
 """
 
@@ -24,12 +24,12 @@ def overlap_communication(case: Case) -> Proposal | None:
     gain = min(hideable, computing)
     if gain <= 0:
         return None
-    names = ", ".join(
-        dict.fromkeys(r.operator.source or r.operator.name for r in sorted(rows, key=lambda r: -r.total_s)[:3])
-    )
+    largest = sorted(rows, key=lambda r: -r.total_s)[:3]
+    named = [r.operator.source if r.operator.source not in ("", "unknown") else r.operator.name for r in largest]
+    names = ", ".join(dict.fromkeys(named))
     rest = hideable - gain
     more = (
-        f"; {format_s(rest)} of it cannot be hidden and needs another sharding"
+        f"; {format_s(rest)} of it cannot be hidden: only less communication, or less waiting for peers, saves it"
         if rest > 0.02 * case.account.step_s
         else ""
     )
