@@ -314,3 +314,23 @@ def test_areas_are_told_one_by_one_and_needs_are_asked_for(sample) -> None:
     text = render(d)
     assert "<b>To decide it</b>, supply: --hardware NAME" in text
     assert "<b>Against it</b>: the two cores were shared" in text
+
+
+def test_a_joined_piece_is_named_after_its_longest_event() -> None:
+    start = np.array([0, 10, 20, 1_000_000], dtype=np.int64)
+    table = events(
+        start_ns=start,
+        end_ns=start + np.array([3, 9, 4, 2000]),
+        name=np.array([0, 1, 2, 3], np.int32),
+        device=0,
+        stream=7,
+    )
+    timeline = Timeline(
+        source="made", format="nsys", version="1", tables={Kind.KERNEL: table}, names=("a_gemm", "b_gemm", "c_gemm", "d_gemm"),
+        devices=(Device(number=0, name="x"),),
+    )  # fmt: skip
+    picture = pictures.of_profile(timeline, ProfileSteps(source="none", note="none"))
+    first, second = (p for p in picture.pieces if pictures.KINDS[p[3]] not in ("idle",))
+    assert picture.names[second[4]] == "b_gemm"  # 9 ns of 3, 9 and 4
+    assert second[2] == pytest.approx(16e-9)  # 3 + 9 + 4 ns
+    assert (picture.names[first[4]], first[5]) == ("d_gemm", 1)

@@ -253,8 +253,10 @@ def _picture(
 ) -> TimelineBlock | None:
     """Return the picture with the finest slots whose pieces are few enough."""
     drawn: list[tuple[int, Int64Array]] = []
-    slots = 0
-    for slots in _SLOTS:
+    slots, events = 0, sum(lane.start_ns.size for lane in lanes)
+    # Millions of events fill every slot of every lane: sizes that cannot hold them are not tried.
+    sizes = [s for s in _SLOTS if events <= 20 * most or len(lanes) * s <= 2 * most] or [_SLOTS[-1]]
+    for slots in sizes:
         drawn = [(i, _pieces(lane, window, slots)) for i, lane in enumerate(lanes)]
         if sum(len(p) for _, p in drawn) <= most:
             break
@@ -267,7 +269,7 @@ def _picture(
                 cut += count
                 continue
             word = said(names[name], _NAME) if 0 <= name < len(names) else KINDS[kind]
-            joined += count if count > 1 else 0
+            joined += count if count > 1 and KINDS[kind] not in ("idle", "exposed") else 0
             rows.append(
                 (index, (start - window[0]) / 1e9, (end - start) / 1e9, kind, texts.setdefault(word, len(texts)), count)
             )
@@ -304,13 +306,16 @@ def _pieces(lane: _Lane, window: tuple[int, int], slots: int) -> Int64Array:
     if not start.size:
         return alone
     key = (start - window[0]) // slot * len(KINDS) + kind
-    order = np.lexsort((start - end, key))  # within a slot the longest first
+    order = np.argsort(key, kind="stable")
     key, start, end, kind, name = key[order], start[order], end[order], kind[order], name[order]
     heads = np.flatnonzero(np.append(True, key[1:] != key[:-1]))
     counts = np.diff(np.append(heads, key.size))
     first, last = np.minimum.reduceat(start, heads), np.maximum.reduceat(end, heads)
-    last = np.minimum(last, first + np.add.reduceat(end - start, heads))
-    groups = np.column_stack([first, last, kind[heads], name[heads], counts])
+    length = end - start
+    last = np.minimum(last, first + np.add.reduceat(length, heads))
+    longest = np.flatnonzero(length == np.repeat(np.maximum.reduceat(length, heads), counts))
+    named = longest[np.searchsorted(longest, heads)]  # the first of the longest in each group
+    groups = np.column_stack([first, last, kind[heads], name[named], counts])
     return np.concatenate([alone, groups])
 
 
