@@ -198,7 +198,8 @@ def _of_device(timeline: Timeline, device: int, scene: _Scene) -> DeviceDiagnosi
         timeline, device, steps=scene.steps, links=links, operators=scene.operators, collectives=scene.collectives,
         parts=scene.parts,
     )  # fmt: skip
-    idle = idle_of(timeline, device, launches=scene.operators.launches)
+    within = (int(run.steps.start_ns[0]), int(run.steps.end_ns[-1])) if run.steps.count else None
+    idle = idle_of(timeline, device, launches=scene.operators.launches, window_ns=within)
     facts = facts_of_profile(
         timeline, device, run, idle, kernels_missing=graphs(timeline, scene.operators.launches).kernels_missing,
         points=question.points, estimate=question.estimate, node_devices=links.node_devices,

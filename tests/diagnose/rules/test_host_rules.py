@@ -53,6 +53,12 @@ def test_a_deep_queue_is_not_launch_bound() -> None:
     assert "graph" not in found.text
 
 
+def test_a_host_that_pauses_is_neither_early_nor_slow_to_launch() -> None:
+    # 0.2 ms between queued kernels, but 0.7 ms of waiting for a host that does something else: another rule's matter.
+    paused = LaunchGaps(late_s=0.1 * MS, queued_s=0.2 * MS, launches=900, paused_s=0.7 * MS)
+    assert said("launch_bound", gaps_of(Facts(gaps=paused))) is None
+
+
 def test_launch_bound_is_silent_where_the_gaps_are_not_told_apart() -> None:
     assert said("launch_bound", gaps_of(Facts())) is None
     assert said("launch_bound", gaps_of(Facts(gaps=LaunchGaps(late_s=0.0, queued_s=0.0, launches=2)))) is None
