@@ -21,6 +21,9 @@ VERBS: dict[str, tuple[str, str]] = {
     "flops": ("mansard.cli.flops", "FLOP of one operation or block from its dimensions."),
     "trace": ("mansard.cli.trace", "Facts from a recorded profile: busy, idle, regions, kernels, MFU."),
     "diagnose": ("mansard.cli.diagnose", "Name the bottleneck of a recorded profile, and what to change first."),
+    "compare": ("mansard.cli.compare", "Is one result faster or slower than another, and may one say so?"),
+    "check": ("mansard.cli.check", "Hold a result against rules and a baseline; the exit code is for CI."),
+    "baseline": ("mansard.cli.baseline", "Keep results, and name what later ones are compared with."),
     "plan": ("mansard.cli.plan", "Which topology, how many devices: answers before a job is started."),
     "report": ("mansard.cli.report", "Turn results into one self-contained HTML page."),
 }

@@ -1,0 +1,90 @@
+"""`mansard check`: hold a result against rules and a baseline, for people and for CI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mansard.cli.history_options import FORMS, records_at, store_option, write_output
+
+if TYPE_CHECKING:
+    from mansard.history.check import Check
+    from mansard.history.records import Record
+
+_OUTPUTS = ("markdown", "junit", "annotations", "benchmark-action-smaller", "benchmark-action-bigger", "bencher")
+
+
+@click.command("check", short_help="Hold a result against rules and a baseline.")
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.option("--rules", "rules_file", type=click.Path(path_type=Path), required=True, help="The rules, YAML.")
+@click.option("--baseline", metavar="NAME", help="A baseline of the store, for max_regression.")
+@click.option("--baseline-file", type=click.Path(path_type=Path), help="A result or folder of runs instead of a name.")
+@store_option
+@click.option(
+    "--label", "labels", multiple=True, metavar="COMPONENT=VALUE", help="What FILE does not tell: zone=a, image=..."
+)
+@click.option("--form", type=click.Choice(FORMS), default="auto", help="What wrote FILE. [default: told by content]")
+@click.option("--as", "outputs", multiple=True, metavar="FORM[=FILE]",
+              help=f"Also write as one of {', '.join(_OUTPUTS)}; without FILE on stdout instead of the text.")  # fmt: skip
+@click.option("--force", is_flag=True, help="Replace outputs that exist.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(file: Path, **options: Any) -> int:
+    """Hold FILE against the rules: absolute targets such as a share of the ceiling, and limits relative to a baseline.
+
+    \b
+      mansard check out/detailed.json --rules rules.yaml --baseline main
+      mansard check run.json --rules rules.yaml --as junit=check.xml --as markdown=summary.md
+
+    Exit code 0 all rules passed, 1 a rule failed, 3 one could not be decided (inconclusive, not comparable, nothing measured).
+    """
+    from mansard.core.document import dumps
+    from mansard.core.errors import UsageError
+    from mansard.history.check import check
+    from mansard.history.rules import read_rules
+    from mansard.report.history_text import check_document, check_text
+
+    if options["baseline"] and options["baseline_file"]:
+        raise UsageError("--baseline and --baseline-file are given, expected one of them")
+    outputs = [_output(o) for o in options["outputs"]]
+    on_stdout = [form for form, target in outputs if target is None]
+    if len(on_stdout) + bool(options["as_json"]) > 1:
+        raise UsageError("more than one form wants stdout", hint="give the others a file: --as junit=check.xml")
+    rules = read_rules(options["rules_file"])
+    runs = records_at(file, options["form"], options["labels"])
+    name, baseline = _baseline(options)
+    found = check(runs[0], rules, baseline=baseline, baseline_name=name, more=runs[1:])
+    _write(found, runs[0], outputs, force=options["force"])
+    if options["as_json"]:
+        click.echo(dumps(check_document(found)), nl=False)
+    elif not on_stdout:
+        click.echo(check_text(found), nl=False)
+    return found.exit_code
+
+
+def _output(text: str) -> tuple[str, Path | None]:
+    from mansard.core.errors import UsageError
+
+    form, equals, target = text.partition("=")
+    if form not in _OUTPUTS or (equals and not target):
+        raise UsageError(f"--as {text!r} is no form", hint=f"FORM or FORM=FILE with one of {', '.join(_OUTPUTS)}")
+    return form, Path(target) if target else None
+
+
+def _baseline(options: dict[str, Any]) -> tuple[str, list[Record]]:
+    if options["baseline_file"]:
+        return options["baseline_file"].name, records_at(options["baseline_file"])
+    if not options["baseline"]:
+        return "", []
+    from mansard.history.store import open_store
+
+    with open_store(options["store_at"]) as store:
+        return options["baseline"], store.baseline(options["baseline"]).records()
+
+
+def _write(found: Check, record: Record, outputs: list[tuple[str, Path | None]], *, force: bool) -> None:
+    from mansard.report.history_outputs import written
+
+    for form, target in outputs:
+        write_output(target, written(form, found, record), force=force)

@@ -1,0 +1,104 @@
+"""Options and files that `compare`, `check` and `baseline` share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from mansard.history.compare import Limits
+    from mansard.history.records import Record
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FORMS = ("auto", "mansard", "nccl-tests", "nvbandwidth", "nvbench", "google-benchmark", "pyperf", "pytest-benchmark")
+
+
+def store_option(function: F) -> F:
+    """Add `--store`."""
+    text = "SQLite file or postgresql:// URL. [default: MANSARD_STORE, else the user's data folder]"
+    return click.option("--store", "store_at", metavar="URL", help=text)(function)
+
+
+def limit_options(function: F) -> F:
+    """Add what counts as a change."""
+    for option in reversed((
+        click.option("--tolerance", default="2 %", show_default=True, help="The smallest relative change that matters."),
+        click.option("--resolution", default="10 %", show_default=True, help="Same is said only if this would have been seen."),
+        click.option("--floor", default="1 us", show_default=True, help="The smallest difference of a time that matters."),
+        click.option("--run-spread", default="1 %", show_default=True, help="Known spread of this machine between runs."),
+        click.option("--interleaved", is_flag=True, help="Both sides were taken in turn, sample by sample."),
+        click.option("--allow", multiple=True, metavar="COMPONENT", help="A condition that may differ."),
+        click.option("--require", multiple=True, metavar="COMPONENT", help="Software that must be the same."),
+    )):  # fmt: skip
+        function = option(function)
+    return function
+
+
+def limits_of(options: dict[str, Any]) -> Limits:
+    """Return the limits that were asked for.
+
+    Raises:
+        UsageError: one is no number, or they contradict each other.
+    """
+    from mansard.core.errors import UsageError
+    from mansard.core.units import parse_quantity
+    from mansard.history.compare import Limits
+    from mansard.history.fingerprint import differences
+    from mansard.history.records import Fingerprint
+    from mansard.history.rules import ratio_of
+
+    differences(Fingerprint(), Fingerprint(), allow=options["allow"], require=options["require"])
+    try:
+        return Limits(
+            tolerance_ratio=ratio_of(options["tolerance"], "--tolerance"),
+            resolution_ratio=ratio_of(options["resolution"], "--resolution"),
+            floor_s=parse_quantity(options["floor"], "s"),
+            run_ratio=ratio_of(options["run_spread"], "--run-spread"),
+            interleaved=options["interleaved"], allow=options["allow"], require=options["require"],
+        )  # fmt: skip
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def records_at(path: Path, form: str = "auto", labels: Sequence[str] = ()) -> list[Record]:
+    """Return the runs at a path: a file, or every JSON and text file of a folder.
+
+    Raises:
+        UsageError: a folder without results.
+        InputError: a file cannot be read.
+    """
+    from mansard.core.errors import UsageError
+    from mansard.history.documents import read
+    from mansard.history.fingerprint import labels_of
+
+    parts = labels_of(labels)
+    if not path.is_dir():
+        return [read(path, labels=parts, form=form)]
+    files = sorted(p for p in path.iterdir() if p.suffix in (".json", ".txt") and p.is_file())
+    if not files:
+        raise UsageError(f"the folder {path} holds no .json or .txt file", hint="name the files, or another folder")
+    return [read(p, labels=parts, form=form) for p in files]
+
+
+def write_output(target: Path | None, text: str, *, force: bool) -> None:
+    """Write text to a file, or to stdout where none is named.
+
+    Raises:
+        UsageError: the file exists, or cannot be written.
+    """
+    from mansard.core.errors import UsageError
+
+    if target is None:
+        click.echo(text, nl=False)
+        return
+    if target.exists() and not force:
+        raise UsageError(f"{target} exists", hint="add --force to replace it, or choose another name")
+    try:
+        target.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {target}: {error.strerror or error}", hint="choose another name") from None
+    click.echo(f"wrote {target}", err=True)

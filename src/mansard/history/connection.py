@@ -1,0 +1,191 @@
+"""Opening the database of a store: where it is, how it is made durable, and its schema brought up to date."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mansard.core.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
+
+VARIABLE = "MANSARD_STORE"
+_WAIT_S = 60.0
+#: Any number: the lock of PostgreSQL under which one process migrates.
+_LOCK = 0x6D616E73
+_WRITES = "mansard_writes"
+
+
+def store_url(given: str | None = None, environ: Mapping[str, str] | None = None) -> str:
+    """Return the URL of the store: given, else `MANSARD_STORE`, else SQLite in the user's data folder.
+
+    Args:
+        given: A URL, or the path of a SQLite file.
+        environ: The environment; None takes that of the process.
+
+    Raises:
+        UsageError: another database than SQLite and PostgreSQL.
+
+    >>> store_url("postgresql://db/bench"), store_url("team.db").startswith("sqlite:////")
+    ('postgresql+psycopg://db/bench', True)
+    """
+    env = os.environ if environ is None else environ
+    text = given or env.get(VARIABLE, "")
+    if not text:
+        import platformdirs
+
+        text = str(Path(platformdirs.user_data_dir("mansard")) / "history.db")
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        return f"sqlite:///{Path(text).expanduser().absolute()}"
+    if scheme == "sqlite":
+        return f"sqlite:///{Path(rest.removeprefix('/')).expanduser().absolute()}"
+    if scheme in ("postgresql", "postgres", "postgresql+psycopg"):
+        return f"postgresql+psycopg://{rest}"
+    raise UsageError(f"a store cannot be on {scheme!r}", hint="a file for SQLite, or postgresql://user@host/database")
+
+
+def sqlite_path(url: str) -> Path | None:
+    """Return the file of a SQLite store, else None."""
+    return Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:") else None
+
+
+def connect(url: str) -> Engine:
+    """Return the engine of a store whose schema is up to date.
+
+    Args:
+        url: What `store_url` returned.
+
+    Raises:
+        InputError: SQLAlchemy or a driver is missing, the database cannot be reached or written, or it is newer than this program.
+    """
+    try:
+        import sqlalchemy
+    except ImportError:
+        raise InputError("the store needs SQLAlchemy and Alembic", hint="pip install 'mansard[history]'") from None
+    path = sqlite_path(url)
+    with translated(url):
+        if path is None:
+            engine = sqlalchemy.create_engine(url, pool_pre_ping=True)
+            with engine.begin() as connection:
+                if _revision(connection) != _head():
+                    connection.execute(sqlalchemy.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+                    _migrate(connection, url)
+            return engine
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot make {path.parent}: {error.strerror or error}", hint=f"set {VARIABLE}") from None
+        engine = sqlalchemy.create_engine(url, connect_args={"timeout": _WAIT_S})
+        _durable(engine)
+        with _file_lock(path.with_name(path.name + ".lock")):
+            with engine.connect() as connection:
+                mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar()
+            if mode != "wal":
+                raw = engine.raw_connection()
+                raw.cursor().execute("PRAGMA journal_mode=WAL")
+                raw.close()
+            with writing(engine) as connection:
+                if _revision(connection) != _head():
+                    _migrate(connection, url)
+    return engine
+
+
+@contextmanager
+def writing(engine: Engine) -> Iterator[Connection]:
+    """One transaction that writes: when the block ends without an error, it is on the disk."""
+    with engine.connect().execution_options(**{_WRITES: True}) as connection, connection.begin():
+        yield connection
+
+
+@contextmanager
+def translated(url: str) -> Iterator[None]:
+    """Turn errors of the database into errors with a next step."""
+    from sqlalchemy.exc import DBAPIError, NoSuchModuleError
+
+    try:
+        yield
+    except (DBAPIError, OSError) as error:
+        text = str(error.orig if isinstance(error, DBAPIError) else error).strip().splitlines()
+        hint = (
+            "free space, and add it again: nothing was stored"
+            if "full" in (text or [""])[0]
+            else f"check --store or {VARIABLE}"
+        )
+        raise InputError(f"the store {shown(url)} failed: {text[0] if text else error}", hint=hint) from None
+    except (NoSuchModuleError, ImportError) as error:
+        raise InputError(f"no driver for {shown(url)}: {error}", hint="pip install 'mansard[postgresql]'") from None
+
+
+def shown(url: str) -> str:
+    """Return a URL without its password.
+
+    >>> shown("postgresql+psycopg://me:secret@db/bench")
+    'postgresql+psycopg://me:***@db/bench'
+    """
+    scheme, separator, rest = url.partition("://")
+    login, at, place = rest.rpartition("@")
+    user, colon, _ = login.partition(":")
+    return f"{scheme}{separator}{user}{':***' if colon else ''}{at}{place}"
+
+
+def _durable(engine: Engine) -> None:
+    """Make every connection of SQLite flush at each commit, and let writers wait for each other."""
+    from sqlalchemy import event
+
+    @event.listens_for(engine, "connect")
+    def _connected(raw: Any, _record: Any) -> None:
+        raw.isolation_level = (
+            None  # the driver's own BEGIN comes too late: a reader that then writes would fail, not wait
+        )
+        for pragma in ("synchronous=FULL", "foreign_keys=ON", f"busy_timeout={int(_WAIT_S * 1000)}"):
+            raw.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def _begun(connection: Connection) -> None:
+        kind = "IMMEDIATE" if connection.get_execution_options().get(_WRITES) else "DEFERRED"
+        connection.exec_driver_sql(f"BEGIN {kind}")
+
+
+@contextmanager
+def _file_lock(path: Path) -> Iterator[None]:
+    """Let one process at a time make the database; the lock dies with its process."""
+    with path.open("a") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def _head() -> str:
+    from mansard.history.tables import HEAD
+
+    return HEAD
+
+
+def _revision(connection: Connection) -> str | None:
+    from sqlalchemy import inspect
+
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    found = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+    return None if found is None else str(found)
+
+
+def _migrate(connection: Connection, url: str) -> None:
+    """Bring the schema to the newest revision, in the transaction of `connection`."""
+    from alembic import command
+    from alembic.config import Config
+    from alembic.util import CommandError
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    try:
+        command.upgrade(config, "head")
+    except CommandError as error:
+        raise InputError(f"the store {shown(url)} has another schema: {error}", hint="update mansard") from None

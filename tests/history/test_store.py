@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mansard.core.errors import InputError, UsageError
+from mansard.core.unknown import Unknown
+from mansard.history.advance import add_to_baseline
+from mansard.history.archive import archive_of, is_archive, read_archive
+from mansard.history.connection import shown
+from mansard.history.connection import store_url as url_of
+from mansard.history.store import Store, open_store
+
+WRITER = Path(__file__).with_name("store_writer.py")
+
+
+STEADY = (100.0, 101.0, 99.0, 100.5, 99.5, 100.2, 99.8)
+
+
+def document(*samples_ms: float, name: str = "step", environment: dict[str, object] | None = None) -> bytes:
+    """A result with the samples of one benchmark."""
+    body = {
+        "schema": "samples/1", "environment": environment or {},
+        "benchmarks": [{"name": name, "metric": "step_time_s", "runs": [[x / 1e3 for x in samples_ms]]}],
+    }  # fmt: skip
+    return json.dumps(body).encode()
+
+
+def scaled(factor: float) -> bytes:
+    return document(*(factor * x for x in STEADY))
+
+
+@pytest.fixture
+def store(store_url: str) -> Store:
+    return open_store(store_url)
+
+
+def test_a_result_comes_back_as_it_was(store: Store) -> None:
+    raw = scaled(1.0)
+    stored = store.add(raw, source="run.json", labels={"zone": {"zone": "a"}})
+    assert store.raw(stored.sha256) == raw
+    # The median of STEADY is 100 ms.
+    assert stored.figures["step_time_s"] == pytest.approx(0.100)
+    assert isinstance(stored.figures["ttft_s"], Unknown)
+    assert [(r.source, r.labels) for r in store.records()] == [("run.json", {"zone": {"zone": "a"}})]
+
+
+def test_the_same_document_is_one_row_and_other_labels_are_another(store: Store) -> None:
+    numbers = [store.add(scaled(1.0), source=n).number for n in ("a.json", "b.json")]
+    other = store.add(scaled(1.0), source="a.json", labels={"zone": {"zone": "b"}})
+    assert numbers[0] == numbers[1] != other.number
+    assert len(store.records()) == 2
+
+
+def test_figures_of_all_kinds_stand_in_one_record(store: Store) -> None:
+    figures = {"mfu_ratio": 0.4, "ttft_s": 0.2, "tpot_s": 0.01, "step_time_s": 0.5, "bytes_per_s": 3e12}
+    body = {
+        "schema": "samples/1",
+        "benchmarks": [{"name": "serve", "metric": m, "runs": [[v] * 5]} for m, v in figures.items()],
+    }
+    stored = store.add(json.dumps(body).encode(), source="all.json")
+    assert {m: stored.figures[m] for m in figures} == figures
+
+
+def test_the_first_result_starts_a_baseline_and_an_equal_one_joins(store: Store) -> None:
+    assert add_to_baseline(store, "main", scaled(1.0), source="a.json").action == "started"
+    assert add_to_baseline(store, "main", scaled(1.0), source="a.json").action == "unchanged"
+    assert add_to_baseline(store, "main", scaled(1.001), source="b.json").action == "joined"
+    assert [e.state for e in store.baseline("main").entries] == ["accepted", "accepted"]
+
+
+def test_a_better_result_waits_for_a_second_one(store: Store) -> None:
+    add_to_baseline(store, "main", scaled(1.0), source="a.json")
+    assert add_to_baseline(store, "main", scaled(0.8), source="b.json").action == "pending"
+    assert [r.source for r in store.baseline("main").records()] == ["a.json"]
+    assert add_to_baseline(store, "main", scaled(0.801), source="c.json").action == "advanced"
+    states = {e.stored.source: e.state for e in store.baseline("main").entries}
+    assert states == {"a.json": "retired", "b.json": "accepted", "c.json": "accepted"}
+    # What was normal before is a regression now.
+    assert add_to_baseline(store, "main", scaled(1.002), source="d.json").exit_code == 1
+
+
+def test_one_lucky_run_does_not_ratchet_the_baseline(store: Store) -> None:
+    add_to_baseline(store, "main", scaled(1.0), source="a.json")
+    add_to_baseline(store, "main", scaled(0.8), source="lucky.json")
+    assert add_to_baseline(store, "main", scaled(1.001), source="b.json").action == "joined"
+    assert {e.stored.source: e.state for e in store.baseline("main").entries}["lucky.json"] == "pending"
+
+
+def test_a_worse_result_is_refused_and_can_be_accepted_with_a_reason(store: Store) -> None:
+    add_to_baseline(store, "main", scaled(1.0), source="a.json")
+    refused = add_to_baseline(store, "main", scaled(1.3), source="b.json")
+    assert (refused.action, refused.exit_code) == ("refused", 1)
+    assert len(store.baseline("main").entries) == 1
+    add_to_baseline(store, "main", scaled(1.3), source="b.json", accept="checks bounds now")
+    found = store.baseline("main")
+    assert [(e.state, e.reason) for e in found.entries] == [("retired", "first"), ("accepted", "checks bounds now")]
+
+
+def test_another_machine_is_refused(store: Store) -> None:
+    add_to_baseline(store, "main", document(*STEADY, environment={"gpus": 8}), source="a.json")
+    refused = add_to_baseline(store, "main", document(*STEADY, environment={"gpus": 4}), source="b.json")
+    assert (refused.action, refused.exit_code) == ("refused", 3)
+
+
+def test_an_empty_result_is_no_baseline(store: Store) -> None:
+    with pytest.raises(InputError, match="nothing was measured"):
+        add_to_baseline(store, "main", document(), source="a.json")
+    assert store.baselines() == []
+
+
+def test_list_and_remove(store: Store) -> None:
+    for name in ("b", "a"):
+        add_to_baseline(store, name, scaled(1.0), source="a.json")
+    assert [(s.name, dict(s.states)) for s in store.baselines()] == [
+        ("a", {"accepted": 1, "pending": 0, "retired": 0}), ("b", {"accepted": 1, "pending": 0, "retired": 0}),
+    ]  # fmt: skip
+    assert store.remove("a") == 1
+    assert [s.name for s in store.baselines()] == ["b"]
+    assert len(store.records()) == 1
+    with pytest.raises(InputError, match="no baseline 'a'"):
+        store.baseline("a")
+
+
+def test_an_archive_carries_a_baseline_to_another_store(store: Store, tmp_path: Path) -> None:
+    add_to_baseline(store, "main", scaled(1.0), source="a.json", labels={"zone": {"zone": "a"}})
+    add_to_baseline(store, "main", scaled(0.8), source="b.json", labels={"zone": {"zone": "a"}})
+    raw = json.dumps(archive_of(store, "main")).encode()
+    assert is_archive(raw)
+    other = open_store(str(tmp_path / "other.db"))
+    assert read_archive(other, raw, source="x") == ["main"]
+    assert read_archive(other, raw, source="x") == ["main"]  # again: nothing changes
+    before, after = store.baseline("main"), other.baseline("main")
+    assert [(e.state, e.added, e.record.measurements) for e in before.entries] == [
+        (e.state, e.added, e.record.measurements) for e in after.entries
+    ]
+    add_to_baseline(other, "main", scaled(1.001), source="c.json", labels={"zone": {"zone": "a"}})
+    with pytest.raises(InputError, match="exists with other results"):
+        read_archive(other, raw, source="x")
+
+
+def test_sixteen_writers_at_once_on_an_empty_store(store_url: str, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    command = [sys.executable, str(WRITER), store_url]
+    writers = [subprocess.Popen([*command, str(w), "3", str(notes)], stderr=subprocess.PIPE) for w in range(16)]
+    errors = [w.communicate(timeout=240)[1].decode()[-500:] for w in writers]
+    assert [w.returncode for w in writers] == [0] * 16, errors
+    acknowledged = notes.read_text().split()
+    assert len(set(acknowledged)) == 48
+    assert _whole(store_url) == set(acknowledged)
+
+
+def test_killed_writers_lose_nothing_that_was_acknowledged(store_url: str, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    open_store(store_url).close()
+    chance = random.Random(0)
+    for round_ in range(3):
+        writer = subprocess.Popen([sys.executable, str(WRITER), store_url, str(round_), "1000000", str(notes)])
+        before = notes.stat().st_size if notes.exists() else 0
+        wanted = chance.randrange(1, 6)  # killed somewhere after so many acknowledgements, whatever the machine's speed
+        deadline = time.monotonic() + 120
+        while (notes.stat().st_size if notes.exists() else 0) < before + 65 * wanted and time.monotonic() < deadline:
+            time.sleep(0.001 * chance.random())
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.wait()
+    acknowledged = set(notes.read_text().split())
+    assert len(acknowledged) >= 3
+    assert acknowledged <= _whole(store_url)
+
+
+def _whole(url: str) -> set[str]:
+    """Return the digests of all results, each document read back, checked, and compared with its rows."""
+    with open_store(url) as store:
+        rows = store.records()
+        for r in rows:
+            assert json.loads(store.raw(r.sha256))["schema"] == "samples/1"
+            assert not isinstance(r.figures["step_time_s"], Unknown)
+        return {r.sha256 for r in rows}
+
+
+def test_the_newest_revision_is_the_schema_of_the_tables(store_url: str) -> None:
+    import sqlalchemy
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    from mansard.history.tables import HEAD, METADATA
+
+    open_store(store_url).close()
+    engine = sqlalchemy.create_engine(url_of(store_url))
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection)
+        assert context.get_current_revision() == HEAD
+        assert compare_metadata(context, METADATA) == []
+    engine.dispose()
+
+
+def test_a_store_of_a_newer_program_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "h.db"
+    open_store(str(path)).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(InputError, match="another schema"):
+        open_store(str(path))
+
+
+def test_a_document_that_was_changed_is_found(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "h.db"))
+    stored = store.add(scaled(1.0), source="a.json")
+    (path,) = (p for p in (tmp_path / "h-documents").rglob("*.json"))
+    path.write_bytes(path.read_bytes().replace(b"0.1", b"0.2"))
+    with pytest.raises(InputError, match="was changed"):
+        store.raw(stored.sha256)
+
+
+def test_a_full_disk_says_so_and_leaves_the_store_whole(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "h.db"))
+    kept = store.add(scaled(1.0), source="a.json").sha256
+    with store._engine.connect() as connection:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+        connection.rollback()
+        # The limit belongs to this connection, which the pool hands out again.
+    many = {"schema": "samples/1", "benchmarks": [{"name": f"b{i}", "runs": [[1.0 + i] * 500]} for i in range(60)]}
+    with pytest.raises(InputError, match="full") as caught:
+        store.add(json.dumps(many).encode(), source="b.json")
+    assert "nothing was stored" in caught.value.hint
+    store.close()
+    assert [r.sha256 for r in open_store(str(tmp_path / "h.db")).records()] == [kept]
+
+
+def test_urls() -> None:
+    assert url_of(None, {"MANSARD_STORE": "/x/y.db"}) == "sqlite:////x/y.db"
+    assert url_of("sqlite:////x/y.db") == "sqlite:////x/y.db"
+    assert url_of(None, {}).endswith("mansard/history.db")
+    assert "secret" not in shown("postgresql+psycopg://me:secret@host/db")
+    with pytest.raises(UsageError, match="mysql"):
+        url_of("mysql://host/db")
+
+
+def test_a_server_that_is_not_there_is_an_error_with_a_hint() -> None:
+    with pytest.raises(InputError, match=r"the store .* failed"):
+        open_store("postgresql://nobody:secret@127.0.0.1:1/none")
