@@ -5,6 +5,12 @@
 Each run is what `mansard measure --suite standard` does to one point: several processes, several windows in each, the
 interval made of the spread between the processes. The truth is the median of the samples of all runs. An honest 95 %
 interval holds it in about 95 of 100 runs; for comparison the same is said of the interval that one process alone gives.
+
+A machine may be in one of two regimes for minutes, and the median over both is the speed of neither. Whether it was is
+decided from the medians of the runs alone, before any interval is looked at: two normal groups must describe them much
+better than one (BIC difference above 10), lie 5 % apart, and each hold a tenth of the runs. Then a run belongs to the
+regime whose median is nearer on a logarithmic scale, the truth of a run is the median of the samples of its regime, and
+a run in which the machine changed its regime, by the same test inside the run, is counted apart.
 Other load makes the machine another one from run to run: hold it off, and look at the foreign load in the result.
 """
 
@@ -22,6 +28,7 @@ from mansard.measure.machine import choose_cpus
 from mansard.measure.points.assemble import samples_of
 from mansard.measure.points.conditions import joined
 from mansard.measure.points.interval import interval_of
+from mansard.measure.points.regimes import two_regimes
 from mansard.measure.points.result import Result, State
 from mansard.measure.points.runner import EFFORTS, Runner, Setting, Taken
 
@@ -49,6 +56,48 @@ def covered(intervals, truth: float) -> float:
     return sum(i.low <= truth <= i.high for i in intervals) / len(intervals)
 
 
+LEAST_GAP = 0.05
+
+
+def regime_of_each(medians) -> tuple[list[int], list[float]]:
+    """Return to which regime each run belongs, 0 for the fastest, and the middle of each regime [s].
+
+    >>> regime_of_each([1.0] * 6 + [1.3] * 6)[0]
+    [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1]
+    >>> regime_of_each([1.0, 1.01] * 6)[0] == [0] * 12
+    True
+    """
+    found = two_regimes([[m] for m in medians], least_gap=LEAST_GAP)
+    if found is None:
+        return [0] * len(medians), [float(np.median(medians))]
+    border = (found.fast_s * found.slow_s) ** 0.5
+    return [int(m > border) for m in medians], [found.fast_s, found.slow_s]
+
+
+def by_regime(groups, intervals) -> list[dict]:
+    """Return coverage of each regime's own median by the runs in it; runs that changed regime are counted apart."""
+    regimes, middles = regime_of_each([float(np.median(np.concatenate(run))) for run in groups])
+    changed = [len(middles) > 1 and two_regimes(run, least_gap=LEAST_GAP) is not None for run in groups]
+    rows = []
+    for regime, middle in enumerate(middles):
+        mine = [i for i, r in enumerate(regimes) if r == regime and not changed[i]]
+        if not mine:
+            continue
+        truth = float(np.median(np.concatenate([s for i in mine for s in groups[i]])))
+        own = [intervals[i] for i in mine]
+        rows.append({
+            "regime": regime, "runs": len(mine), "middle_s": middle, "pooled_median_s": truth, "coverage": covered(own, truth),
+            "half_width_median": float(np.median([i.half_ratio for i in own])),
+            "runs_wider_than_5_percent": sum(i.half_ratio > 0.05 for i in own),
+        })  # fmt: skip
+    if any(changed):
+        ends = [middles[0], middles[-1]]
+        own = [intervals[i] for i, c in enumerate(changed) if c]
+        rows.append({"regime": "changed inside the run", "runs": len(own),
+                     "holds_both_middles": sum(all(i.low <= m <= i.high for m in ends) for i in own)})  # fmt: skip
+    return rows
+
+
 def summary(name: str, taken: list[Taken]) -> dict:
     """Return coverage and width of one point over its runs."""
     groups = [t.samples for t in taken]
@@ -60,6 +109,7 @@ def summary(name: str, taken: list[Taken]) -> dict:
     return {
         "point": taken[0].point.name, "name": name, "runs": len(taken),
         "pooled_median_s": truth, "coverage": covered(whole, truth), "coverage_one_process": covered(alone, truth),
+        "by_regime": by_regime(groups, whole),
         "half_width_median": float(np.median(widths)), "half_width_p95": float(np.percentile(widths, 95)),
         "runs_wider_than_5_percent": sum(w > 0.05 for w in widths),
         "median_spread_cv": float(np.std([i.median for i in whole]) / truth),

@@ -5,7 +5,8 @@
 Peers: torch.utils.benchmark, tokamax's benchmark (where installed), STREAM and FMA in C (needs gcc), and the published
 suite (a checkout of AI-Hypercomputer/accelerator-microbenchmarks of your own and a Python that has its dependencies; it
 is not part of this repository). Every figure is the best sample of a side over all rounds, since disturbance only makes
-a sample slower. The target: ours is never more than 3 % under the best of them. Where a peer is far below, its way of
+a sample slower. Memory bandwidth depends on where the arrays happen to lie, and on the regime of the machine, so every
+side of it allocates its arrays several times in a round. "mansard measure" is the ceiling as the verb reports it. The target: ours is never more than 3 % under the best of them. Where a peer is far below, its way of
 timing or allocating says why: the published suite writes into fresh memory and times each call with its dispatch.
 """
 
@@ -28,14 +29,15 @@ TARGET = 0.97
 SIZE = 2**24  # f32 elements of an array: three of them are 192 MiB
 N = 1024
 WINDOW_S = 0.4
+PLACEMENTS = 3
 MIXES = ("copy", "scale", "add", "triad")
 
 
-def best_rate(prepared, amount):
+def best_rate(prepared, amount, seconds=WINDOW_S):
     """Return the best rate of a prepared point over a window."""
     from mansard.measure.points import timing
 
-    best, end = float("inf"), time.perf_counter() + WINDOW_S
+    best, end = float("inf"), time.perf_counter() + seconds
     timing.one_sample(prepared, 2)
     while time.perf_counter() < end:
         best = min(best, timing.one_sample(prepared, 1))
@@ -57,15 +59,30 @@ def ours(impl, names):
         where = Where(backend=backend, platform="cpu", threads=len(cpus), cpus=cpus)
         if it.waived(params, impl, where) is not None:
             continue
-        work, prepared = it.work(params, where), it.prepare(params, impl, where)
+        work = it.work(params, where)
         amount = float(work.demand.total_flop) or float(work.demand.bytes)
-        rates[item] = best_rate(prepared, amount)
-        check = prepared.verify()
-        if not check.error_ratio <= 1.0:
-            raise RuntimeError(f"{item} through {impl} is wrong: {check}")
-        if prepared.close is not None:
-            prepared.close()
+        placements = PLACEMENTS if benchmark == "hbm_bandwidth" else 1
+        for _ in range(placements):
+            prepared = it.prepare(params, impl, where)
+            rates[item] = max(rates.get(item, 0.0), best_rate(prepared, amount, WINDOW_S / placements))
+            check = prepared.verify()
+            if not check.error_ratio <= 1.0:
+                raise RuntimeError(f"{item} through {impl} is wrong: {check}")
+            if prepared.close is not None:
+                prepared.close()
     return rates
+
+
+def our_ceilings():
+    """The memory ceilings of the whole machine as `mansard measure` reports them."""
+    from mansard.measure import measure
+
+    found = {}
+    for c in measure("quick", only=("memory",)).ceilings:
+        r = c.resource
+        if c.scope == "node" and r.level == "dram" and r.mix in (*MIXES, "in_place"):
+            found[r.mix] = max(found.get(r.mix, 0.0), c.value)
+    return found
 
 
 def gemm_items(dtypes):
@@ -116,14 +133,16 @@ def torch_benchmark():
         timer = benchmark.Timer("torch.mm(a, b, out=c)", globals={"torch": torch, "a": a, "b": b, "c": torch.empty_like(a)},
                                 num_threads=threads)  # fmt: skip
         rates[f"gemm {name}"] = 2.0 * N**3 / min(timer.blocked_autorange(min_run_time=WINDOW_S).times)
-    x, y, z = torch.randn(SIZE), torch.randn(SIZE), torch.empty(SIZE)
     calls = {
         "copy": ("z.copy_(x)", 2), "scale": ("torch.mul(x, 1.5, out=z)", 2), "add": ("torch.add(x, y, out=z)", 3),
         "triad": ("torch.add(x, y, alpha=1.5, out=z)", 3), "in_place": ("x.mul_(1.0)", 2),
     }  # fmt: skip
-    for name, (text, arrays) in calls.items():
-        timer = benchmark.Timer(text, globals={"torch": torch, "x": x, "y": y, "z": z}, num_threads=threads)
-        rates[name] = arrays * 4.0 * SIZE / min(timer.blocked_autorange(min_run_time=WINDOW_S).times)
+    for _ in range(PLACEMENTS):
+        x, y, z = torch.randn(SIZE), torch.randn(SIZE), torch.empty(SIZE)
+        for name, (text, arrays) in calls.items():
+            timer = benchmark.Timer(text, globals={"torch": torch, "x": x, "y": y, "z": z}, num_threads=threads)
+            times = timer.blocked_autorange(min_run_time=WINDOW_S / PLACEMENTS).times
+            rates[name] = max(rates.get(name, 0.0), arrays * 4.0 * SIZE / min(times))
     return rates
 
 
@@ -163,7 +182,7 @@ def c_programs():
                 f"mem {kind} {mix} {store} huge {threads} {each} 1 10 {each + 2**21} 0"
                 for kind, store in (("vector", "regular"), ("plain", "regular"), ("vector", "streaming"))
             ]
-            rates[mix] = max(yardstick.ask(line) for line in lines)
+            rates[mix] = max(yardstick.ask(line) for _ in range(PLACEMENTS) for line in lines)
         rates["fma f32"] = yardstick.ask(f"fma f32 {threads} {int(SAMPLE_FLOP / fma_flop(16, 12, 1))} 40")
         yardstick.close()
     return rates
@@ -191,6 +210,7 @@ def published_suite(checkout, python):
 
 
 OURS = {
+    "mansard measure": our_ceilings,
     "mansard native": ours_native,
     "mansard torch": lambda: ours_in("torch"),
     "mansard jax": lambda: ours_in("jax"),

@@ -37,7 +37,11 @@ def test_a_sweep_is_measured_and_written(capfd, tmp_path):
     assert "2 points" in err
     assert "GFLOP/s" in out
     assert "not judged" in out  # no ceilings are kept in this cache
-    assert {f.name for f in folder.iterdir()} == {"detailed.json", "summary.csv", "ceilings.json"}
+    assert {f.name for f in folder.iterdir()} == {
+        "detailed.json",
+        "summary.csv",
+        "ceilings.json",
+    }  # and no unfinished.json
     rows = list(csv.DictReader(io.StringIO((folder / "summary.csv").read_text())))
     assert [r["n"] for r in rows] == ["64", "128"]
     assert [r["total_flops"] for r in rows] == ["524288.0", "1048576.0"]  # 2 x 64^3, and twice that
@@ -115,3 +119,81 @@ def test_the_list_has_every_benchmark(capfd):
     assert code == 0
     names = {b["name"] for b in json.loads(out)["benchmarks"]}
     assert {"gemm_generalized", "hbm_bandwidth", "attention_flashed", "all_reduce", "host_to_device"} <= names
+
+
+# --- the short sample of the published suite, as it is written ------------------------------------------------------------
+
+SHORT_SAMPLE = """\
+global:
+  system: "ironwood"
+  warmup_tries: 2
+  num_runs: 5
+  dtype: "bfloat16"
+  xprof_timing: true
+
+benchmarks:
+  - name: hbm_bandwidth
+    sweep:
+      size:
+        start: 1024
+        end: 8192
+        multiplier: 2
+"""
+
+
+def test_the_short_sample_of_the_published_suite_runs_as_it_is_written(capfd, tmp_path):
+    path = tmp_path / "short.yaml"
+    path.write_text(SHORT_SAMPLE)
+    code, out, err = called(capfd, str(path), "--suite", "quick", "-o", str(tmp_path / "out"))
+    assert code == 0
+    assert "4 points" in err
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "out" / "summary.csv").read_text())))
+    assert [(r["size"], r["state"]) for r in rows] == [(str(n), "done") for n in (1024, 2048, 4096, 8192)]
+    for row in rows:
+        # a copy reads and writes two bytes for each element
+        assert float(row["total_bytes_mb"]) * 1e6 == pytest.approx(4 * int(row["size"]))
+        assert row["level"] in ("l1", "l2", "l3")
+        assert "cache_resident" in row["findings"].split()
+        assert row["verdict"] in ("normal", "low", "noisy", "")
+        assert float(row["bandwidth_gb_s"]) > 0.0
+    assert "this is a cache bandwidth" in out
+
+
+# --- search and schema --------------------------------------------------------------------------------------------------
+
+
+def test_the_schema_is_printed(capfd):
+    code, out, _ = called(capfd, "--schema")
+    assert code == 0
+    assert json.loads(out)["title"] == "Mansard microbenchmarks"
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ((), "--search needs"),
+        (("--run", "gemm_simple", "--m", "8,16", "--n", "8", "--k", "8", "--impl", "numpy,torch"), "one benchmark and"),
+        (("--run", "hbm_bandwidth", "--size", "1024,2048", "--impl", "numpy"), "no FLOP/s to search by"),
+        ((*GEMM, "--n", "8,16", "--budget", "3"), "neither be resumed"),
+    ],
+)
+def test_a_search_needs_points_of_one_kind_that_have_a_rate(capfd, args, says):
+    code, _, err = called(capfd, *args, "--search")
+    assert code == 2
+    assert says in err
+
+
+def test_a_search_names_the_finalists_and_writes_them(capfd, tmp_path):
+    words = [*GEMM, "--n", "8,64", "--search", "--suite", "quick", "-o", str(tmp_path)]
+    code, out, _ = called(capfd, *words)
+    assert code == 0
+    kept = json.loads((tmp_path / "search.json").read_text())
+    assert kept["schema"] == "search/1"
+    assert sorted(f["params"]["n"] for f in kept["finalists"]) == [8, 64]
+    assert kept["rounds"] == [2]
+    first = kept["finalists"][0]
+    assert first["ci95_flop_per_s"][0] <= first["flop_per_s"] <= first["ci95_flop_per_s"][1]
+    assert f"n={first['params']['n']}" in out
+    code, _, err = called(capfd, *words)
+    assert code == 2
+    assert "--force replaces it" in err

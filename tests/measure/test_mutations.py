@@ -250,6 +250,23 @@ def test_a_call_that_waits_is_not_accused():
     assert lag["run_s"] == pytest.approx(10e-3)
 
 
+def test_another_program_in_one_check_is_no_missing_wait():
+    # the check takes 0.6 s at rest, and once, after a call, 3 s because somebody else had the processor
+    clock, checks = [0.0], iter([0.6, 0.6, 3.0, 0.6, 0.6])
+
+    def verify() -> Check:
+        clock[0] += next(checks)
+        return Check(error_ratio=0.0, against="nothing")
+
+    def run(count: int) -> None:
+        clock[0] += 0.1 * count
+
+    prepared = Prepared(run=run, verify=verify, count_by_compiler=lambda: NO_COMPILER)
+    lag = worker.unwaited_s(prepared, now=lambda: clock[0])
+    assert lag["check_s"] == pytest.approx(lag["check_at_rest_s"]) == pytest.approx(0.6)
+    assert list(checks) == []  # the second pair agreed, so a slow check is not made a third time
+
+
 # --- the data is not there --------------------------------------------------------------------------------------------
 
 

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from mansard.core.errors import UndecidedError
+from mansard.core.errors import UndecidedError, UsageError
 from mansard.core.stats import Summary, median_interval
 from mansard.measure.points.benchmark import Where
+from mansard.measure.points.result import Point
 
 FINALISTS = 4
 KEEP = 0.5
@@ -23,6 +24,7 @@ FINAL_WINDOWS = 5
 LIMIT_S = 120.0  # for one order; a worker that is silent longer is ended, and its candidate has failed
 
 Candidate = Mapping[str, Any]
+Progress = Callable[[float, str], None]
 
 
 class Meter(Protocol):
@@ -119,6 +121,7 @@ def search(
     finalists: int = FINALISTS,
     first_s: float = FIRST_S,
     seed: int = 0,
+    progress: Progress = lambda _share, _text: None,
 ) -> SearchResult:
     """Return the fastest candidates by FLOP/s.
 
@@ -129,6 +132,7 @@ def search(
         finalists: How many are measured again.
         first_s: Time for each candidate in the first round [s]; every round doubles it.
         seed: Seed of the order within a round.
+        progress: Is told the share done and what is measured.
 
     Raises:
         UndecidedError: no candidate could run.
@@ -138,12 +142,16 @@ def search(
     """
     state, order = _State(), random.Random(seed)
     alive = list(range(len(candidates)))
+    whole_s = planned_s(len(candidates), finalists, first_s)
+    told_s = 0.0
     meter = open_meter()
     spend_s = first_s
     try:
         while True:
             order.shuffle(alive)
             for index in alive:
+                told_s += spend_s
+                progress(min(0.99, told_s / whole_s), f"round {len(state.rounds) + 1}: {dict(candidates[index])}")
                 _take(state, meter, candidates, index, spend_s)
             alive = [i for i in alive if i not in state.failed]
             state.rounds.append(len(alive))
@@ -160,6 +168,7 @@ def search(
     if not alive:
         reasons = "; ".join(sorted(set(state.failed.values()))[:3])
         raise UndecidedError(f"none of the {len(candidates)} candidates could run: {reasons}")
+    progress(min(0.99, told_s / whole_s), f"the {len(alive)} finalists again, in a new process")
     again = _measure_again(alive, candidates, open_meter, spend_s, order)
     ranked = sorted(
         (
@@ -173,6 +182,22 @@ def search(
         brute_force_s=spend_s * FINAL_WINDOWS * len(candidates),
         failed=tuple((candidates[i], reason) for i, reason in state.failed.items()),
     )  # fmt: skip
+
+
+def planned_s(count: int, finalists: int = FINALISTS, first_s: float = FIRST_S) -> float:
+    """Return how long the samples of a search take [s], without compilation.
+
+    Six candidates: 6 x 0.05, then the 4 finalists x 0.1, then these in 5 windows of 0.1 each: 0.3 + 0.4 + 2.0.
+
+    >>> round(planned_s(6), 9)
+    2.7
+    """
+    total, spend_s = 0.0, first_s
+    while True:
+        total += count * spend_s
+        if count <= finalists:
+            return total + count * FINAL_WINDOWS * spend_s
+        count, spend_s = max(finalists, int(count * KEEP)), 2.0 * spend_s
 
 
 def _take(state: _State, meter: Meter, candidates: Sequence[Candidate], index: int, seconds: float) -> None:
@@ -239,6 +264,7 @@ class WorkerMeter:
         common: Parameters that all candidates share.
         backend: Backend of the implementation.
         cpus: The CPUs of the worker.
+        flags: Environment variables that must be set before the runtime starts.
     """
 
     benchmark: str
@@ -246,6 +272,7 @@ class WorkerMeter:
     common: Mapping[str, Any]
     backend: str
     cpus: tuple[int, ...]
+    flags: Mapping[str, str] = field(default_factory=dict)
     _worker: Any = None
     _ready: dict[str, int] = field(default_factory=dict)
     _where: Where | None = None
@@ -257,7 +284,7 @@ class WorkerMeter:
         from mansard.measure.points.process import Worker
 
         self._ready.clear()
-        self._worker = Worker(self.cpus)
+        self._worker = Worker(self.cpus, self.flags)
         opened = self._ask("open", backend=self.backend, threads=len(self.cpus), cpus=list(self.cpus), with_floor=False)
         self._where = Where(**{**opened["where"], "cpus": tuple(opened["where"]["cpus"])})
 
@@ -305,6 +332,59 @@ class WorkerMeter:
         self._worker.close()
 
 
+def best_point(
+    points: Sequence[Point],
+    *,
+    cpus: Sequence[int] | None = None,
+    finalists: int = FINALISTS,
+    first_s: float = FIRST_S,
+    seed: int = 0,
+    progress: Progress = lambda _share, _text: None,
+) -> SearchResult:
+    """Return the fastest of the points of a plan by FLOP/s, which differ in parameters alone.
+
+    Args:
+        points: Points of one benchmark, implementation and set of flags.
+        cpus: The CPUs to use; None takes all this process may use.
+        finalists: How many are measured again.
+        first_s: Time for each candidate in the first round [s].
+        seed: Seed of the order.
+        progress: Is told the share done and what is measured.
+
+    Raises:
+        UsageError: the points are of several benchmarks or implementations, or do no FLOP that a rate could be made of.
+        UndecidedError: none could run.
+    """
+    from mansard.measure.machine import choose_cpus
+    from mansard.measure.points.registry import benchmark_named
+
+    kinds = {(p.benchmark, p.impl, p.backend, tuple(sorted(p.flags.items()))) for p in points}
+    if len(kinds) != 1:
+        named = ", ".join(sorted({f"{b}[{i}]" for b, i, _, _ in kinds})) or "nothing"
+        raise UsageError(f"a search needs points of one benchmark and implementation, got {named}", hint="--run NAME")
+    name, impl, backend, flags = next(iter(kinds))
+    benchmark = benchmark_named(name)
+    chosen = tuple(cpus) if cpus is not None else choose_cpus(None)
+    swept = [k for k in points[0].params if len({repr(p.params.get(k)) for p in points}) > 1]
+    common = {k: v for k, v in points[0].params.items() if k not in swept} | {"impl": impl}
+    where = Where(backend=backend, platform="cpu", threads=len(chosen), cpus=chosen)  # FLOP are those of any device
+
+    def flop_of(candidate: Candidate) -> float:
+        return float(benchmark.work({**common, **candidate}, where).demand.total_flop)
+
+    candidates = [{k: p.params[k] for k in swept} for p in points]
+    idle = next((c for c in candidates if not flop_of(c) > 0.0), None)
+    if idle is not None:
+        raise UsageError(
+            f"{name} does no matrix FLOP, so its points have no FLOP/s to search by",
+            hint="measure them all: leave out --search",
+        )
+    return search(
+        candidates, flop_of, lambda: WorkerMeter(name, impl, common, backend, chosen, dict(flags)),
+        finalists=finalists, first_s=first_s, seed=seed, progress=progress,
+    )  # fmt: skip
+
+
 def best_shape(
     shapes: Sequence[Mapping[str, int]],
     *,
@@ -326,17 +406,19 @@ def best_shape(
         finalists: How many are measured again.
         first_s: Time for each candidate in the first round [s].
     """
-    from mansard.measure.machine import choose_cpus
     from mansard.measure.points.registry import benchmark_named
 
     benchmark = benchmark_named("gemm_generalized")
     common = {p.name: p.default for p in benchmark.parameters}
     common |= {"in_dtype": dtype, "out_dtype": out_dtype, "impl": impl}
-    chosen = tuple(cpus) if cpus is not None else choose_cpus(None)
-    return search(
-        shapes,
-        lambda s: 2.0 * s["m"] * s["k"] * s["n"],
-        lambda: WorkerMeter("gemm_generalized", impl, common, benchmark.implementations[impl], chosen),
-        finalists=finalists,
-        first_s=first_s,
-    )
+    points = [
+        Point(
+            benchmark=benchmark.name,
+            impl=impl,
+            backend=benchmark.implementations[impl],
+            params={**common, **s},
+            name="",
+        )
+        for s in shapes
+    ]
+    return best_point(points, cpus=cpus, finalists=finalists, first_s=first_s)

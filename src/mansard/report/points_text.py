@@ -15,6 +15,7 @@ from rich.text import Text
 from mansard.core.document import to_jsonable
 from mansard.core.units import format_bytes_per_s, format_flop_per_s, format_ratio, format_s
 from mansard.measure.points.conclusions import conclusions, in_words
+from mansard.report.side_by_side_table import tables
 from mansard.report.text import clean
 
 _STYLE = {"normal": "green", "low": "yellow", "implausible": "bold red", "noisy": "magenta"}
@@ -83,7 +84,10 @@ def show(elements: Sequence[Mapping[str, Any]], console: Console | None = None) 
         for head, justify in (("point", "left"), ("median", "right"), ("95 %", "right"), ("rate", "right"),
                               ("of ceiling", "left"), ("verdict", "left")):  # fmt: skip
             table.add_column(head, justify=justify, no_wrap=head != "point", overflow="fold")  # type: ignore[arg-type]
-        for e, name in zip(done, short_names([e["metadata"]["test_name"] for e in done]), strict=True):
+        called = short_names([e["metadata"]["test_name"] for e in elements])
+        for e, name in zip(elements, called, strict=True):
+            if e["state"] != "done":
+                continue
             m = e["metrics"]
             verdict = e["verdict"] or "not judged"
             table.add_row(
@@ -92,6 +96,10 @@ def show(elements: Sequence[Mapping[str, Any]], console: Console | None = None) 
                 Text(verdict, style=_STYLE.get(verdict, "")),
             )  # fmt: skip
         out.print(table)
+    for title, made in tables(conclusions(elements)):
+        out.print()
+        out.print(Text(title, style="bold"))
+        out.print(made)
     for title, text in _lines(elements):
         out.print()
         out.print(Text(title, style="bold"))
@@ -102,10 +110,11 @@ def show(elements: Sequence[Mapping[str, Any]], console: Console | None = None) 
 def _lines(elements: Sequence[Mapping[str, Any]]) -> Iterable[tuple[str, list[str]]]:
     """Yield the parts below the table: why verdicts are what they are, findings by code, failed and waived points."""
     why, found = [], dict[str, list[tuple[str, str]]]()
-    for e in elements:
+    called = [clean(name) for name in short_names([e["metadata"]["test_name"] for e in elements])]
+    for e, name in zip(elements, called, strict=True):
         if e["state"] != "done":
             continue
-        name, reason = clean(e["metadata"]["test_name"]), clean(e["verdict_reason"])
+        reason = clean(e["verdict_reason"])
         if e["verdict"] != "normal" and reason:
             why.append(f"{name}: {reason}")
         for f in e["audit"].get("findings", ()):
@@ -115,14 +124,14 @@ def _lines(elements: Sequence[Mapping[str, Any]]) -> Iterable[tuple[str, list[st
         yield "Why", why
     if found:
         yield "Findings", [_finding(code, said) for code, said in found.items()]
-    together = conclusions(elements)
+    together = [c for c in conclusions(elements) if c["kind"] != "comparison"]  # those are tables
     if together:
         yield "Together", [clean(in_words(c)) for c in together]
     for state, title in (("failed", "Failed"), ("waived", "Not run here")):
         grouped: dict[str, list[str]] = {}
-        for e in elements:
+        for e, name in zip(elements, called, strict=True):
             if e["state"] == state:
-                grouped.setdefault(clean(e["reason"]), []).append(clean(e["metadata"]["test_name"]))
+                grouped.setdefault(clean(e["reason"]), []).append(name)
         if grouped:
             yield title, [f"{_names(names)}: {reason}" for reason, names in grouped.items()]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from mansard.measure.benchmarks.attention_shape import (
@@ -25,6 +26,7 @@ _PLATFORMS = {"pallas": ("tpu",), "splash": ("tpu",), "cudnn": ("gpu",)}
 _PACKAGES = {"tokamax": "tokamax", "keras": "keras", "flax-nnx": "flax", "flax-linen": "flax"}
 _INTERPRETED = ("pallas", "splash")
 _TPU_BLOCK = 128
+_CHECKED = 2 * _TPU_BLOCK  # queries and keys of a check in interpret mode, which is slow: two blocks of each
 
 
 def _integer(name: str, default: int, text: str, *, minimum: float = 1, aliases: tuple[str, ...] = ()) -> Parameter:
@@ -90,6 +92,7 @@ def _excuse(shape_of: Callable[[Params], AttentionShape], params: Params, impl: 
     package = _PACKAGES.get(impl)
     return (
         (missing_package(package) if package else None)
+        or (_limits(shape, impl, where) if impl in _INTERPRETED else None)  # what it lacks, no check can show
         or _device_excuse(impl, where)
         or _limits(shape, impl, where)
         or missing_memory(shape.memory_bytes(impl), f"{impl} attention of this size", where)
@@ -98,16 +101,7 @@ def _excuse(shape_of: Callable[[Params], AttentionShape], params: Params, impl: 
 
 def _device_excuse(impl: str, where: Where) -> Waived | None:
     wanted = _PLATFORMS.get(impl)
-    if wanted is None:
-        return None
-    waived = missing_platform(f"the {impl} attention kernel", where, *wanted)
-    if waived is not None and impl in _INTERPRETED:
-        return Waived(
-            reason=waived.reason
-            + "; there it is checked in interpret mode (attention.check_without_device), never timed",
-            missing="device",
-        )
-    return waived
+    return missing_platform(f"the {impl} attention kernel", where, *wanted) if wanted else None
 
 
 def _limits(shape: AttentionShape, impl: str, where: Where) -> Waived | None:
@@ -155,6 +149,29 @@ def check_without_device(params: Params, impl: str) -> Check:
     return attention_jax.check_interpreted(flashed_shape(params), impl)
 
 
+def _interpret(
+    shape_of: Callable[[Params], AttentionShape], params: Params, impl: str
+) -> tuple[str, Callable[[], Check]]:
+    """Return a small attention of the same kind in words, and its check in interpret mode."""
+    whole = shape_of(params)
+    heads, kv_heads = (2, 2) if whole.heads == whole.kv_heads else (2, 1)
+    small = replace(
+        whole, batch=1, queries=min(whole.queries, _CHECKED), keys=min(whole.keys, _CHECKED),
+        heads=min(heads, whole.heads), kv_heads=min(kv_heads, whole.kv_heads),
+    )  # fmt: skip
+    text = (
+        f"{small.queries} x {small.keys}, {small.heads} heads over {small.kv_heads}, {small.head_dim} wide, "
+        f"{small.dtype}, {small.mode}" + (", causal" if small.causal else "")
+    )
+
+    def check() -> Check:
+        from mansard.measure.benchmarks import attention_jax
+
+        return attention_jax.check_interpreted(small, impl)
+
+    return text, check
+
+
 def _dense(
     name: str,
     shape_of: Callable[[Params], AttentionShape],
@@ -172,6 +189,8 @@ def _dense(
         count=count_by(shape_of, lambda params: chosen(params, implementations)),
         make=partial(_prepare, shape_of),
         excuse=partial(_excuse, shape_of),
+        interpreted=_INTERPRETED,
+        interpret=partial(_interpret, shape_of),
     )
 
 

@@ -206,6 +206,7 @@ def attention_work(shape: AttentionShape, impl: str) -> Work:
         executed_flop=executed_flop(shape, impl),
         compiler_flop=compiler_flop(shape, impl),
         headline="flop",
+        composite=shape.mode != "fwd",  # the result of the forward is read by the gradients
         peak=(kind, wide, "matrix"),
         convention=(
             "model FLOP: 2 (d_qk + d_v) per visible pair and head, s(s+1)/2 pairs where causal; backward twice that. "

@@ -136,6 +136,7 @@ def _must_not_be_used(r: Result) -> bool:
 
 def _remark(r: Result) -> str:
     if r.state is not State.DONE:
-        return f"{r.state.value}: {r.reason}"
+        checked = ", checked in interpret mode" if "interpreted" in r.audit else ""
+        return f"{r.state.value}{checked}: {r.reason}"
     fatal = next((f.text for f in r.findings if f.fatal), r.verdict_reason)
     return f"not to be used: {fatal}"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Compute = Callable[[Params, Where], Work]
 Excuse = Callable[[Params, str, Where], Waived | None]
 Make = Callable[[Params, str, Where], Prepared]
+Interpret = Callable[[Params, str], tuple[str, Callable[[], Check]]]
 
 #: Names under which a matrix product may be found in a compiled program.
 MATRIX_OPERATIONS = (
@@ -40,6 +41,8 @@ class Entry:
         count: The work of a point.
         make: Prepares it.
         excuse: Why it cannot run, beyond a missing framework.
+        interpreted: Implementations for an accelerator alone that a CPU can check, kernel by kernel, without timing them.
+        interpret: Returns what is checked in words, and its check.
     """
 
     name: str
@@ -51,6 +54,8 @@ class Entry:
     make: Make
     excuse: Excuse = _no_excuse
     aliases: tuple[str, ...] = ()
+    interpreted: tuple[str, ...] = ()
+    interpret: Interpret | None = None
 
     def work(self, params: Params, where: Where) -> Work:
         """Return what one call of this point must consume; no framework is imported for it."""

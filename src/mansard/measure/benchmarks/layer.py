@@ -281,6 +281,7 @@ def _count(params: Params, _where: Where) -> Work:
         demand=layer_demand(s),
         executed_flop=layer_executed_flop(s),
         headline="flop",
+        composite=True,
         peak=(kind, wide, "matrix"),
         convention=(
             "the sum of its operators. Without experts: 20 tokens width^2, the products that are there (the published "

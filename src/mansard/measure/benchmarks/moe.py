@@ -47,6 +47,7 @@ def _count(params: Params, where: Where) -> Work:
         demand=demand,
         executed_flop=float(demand.total_flop) * factor,
         headline="flop",
+        composite=True,
         peak=(kind, wide, "matrix"),
         convention=(
             "6 rows width inner FLOP forward, three times that with gradients; weights of experts that get a row are read "

@@ -114,6 +114,7 @@ def _count(params: Params, _where: Where) -> Work:
         demand=block_demand(s),
         executed_flop=block_executed_flop(s),
         headline="flop",
+        composite=True,
         peak=(kind, wide, "matrix"),
         convention=(
             "model FLOP: forward and gradients, attention over s(s+1)/2 pairs, nothing made again; executed FLOP: scores in "

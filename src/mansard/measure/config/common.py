@@ -25,6 +25,10 @@ MAX_DURATION_S = Parameter(
     name="max_duration_s", kind="float", default=None, minimum=0.0,
     text="no new sample after this time, once num_runs are there [s]; empty leaves it to the suite",
 )  # fmt: skip
+CACHE = Parameter(
+    name="cache", kind="str", default="hot", choices=("hot", "cold"),
+    text="hot: a call follows an equal call; cold: all caches are emptied before each call, outside of what is timed",
+)  # fmt: skip
 IMPL = Parameter(
     name="impl", kind="str", default=None, aliases=("implementation",),
     text="implementation, or several with commas to compare them; empty is the benchmark's first",
@@ -46,7 +50,7 @@ TRACE_ROOFLINE = Parameter(
 )  # fmt: skip
 
 #: What every point carries in its parameters beside those of its benchmark.
-TIMING = (WARMUP_TRIES, NUM_RUNS, MIN_DURATION_S, MAX_DURATION_S)
+TIMING = (WARMUP_TRIES, NUM_RUNS, MIN_DURATION_S, MAX_DURATION_S, CACHE)
 #: What an entry may say that is not a parameter of the work.
 COMMON = (*TIMING, IMPL, DTYPE, SYSTEM, XPROF_TIMING, XPROF_DIR, TRACE_ROOFLINE)
 COMMON_NAMES = frozenset(name for p in COMMON for name in (p.name, *p.aliases))

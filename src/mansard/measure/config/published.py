@@ -124,11 +124,6 @@ class Missing:
     reason: str
 
 
-_WHY_MISSING = {
-    "keras_attention": "it needs Keras on JAX, which adds nothing to flax_nnx_attention on the same backend",
-}
-
-
 def canonical(name: str) -> str:
     """Return the newer spelling of a benchmark name.
 
@@ -142,4 +137,4 @@ def missing(name: str) -> Missing | None:
     """Return why a name of the suite has no benchmark here; None where it is no name of the suite."""
     if name not in PUBLISHED:
         return None
-    return Missing(name=name, reason=_WHY_MISSING.get(name, f"there is no benchmark {name} in this version"))
+    return Missing(name=name, reason=f"there is no benchmark {name} in this version")

@@ -19,6 +19,8 @@ EXTRA_TRAFFIC = 1.10  # more than this over the compulsory bytes is said
 CONSTANT_SHARE = 0.25  # of the read bytes that a constant inside the program may hold
 CONSTANT_BYTES = 65536.0  # smaller ones are tables
 HUGE_PAGE_BYTES = 2.0**21
+HUGE_FAULT_S = 2e-4  # clearing 2 MiB at 10 GB/s, the slowest that is likely
+HUGE_FAULT_SHARE = 0.05
 ZERO_SHARE = 0.99
 DENORMAL_SHARE = 0.01
 CACHES_BELOW = 4.0  # a working set of at least this many last-level caches is hardly found in them
@@ -121,6 +123,8 @@ def _bytes(e: Evidence, facts: Facts) -> Iterator[Finding]:
     claimed, counted = float(e.work.demand.bytes), _known(_count(e).get("bytes"))
     shown = _shown_bytes(e)
     facts["bytes_claimed"], facts["bytes_counted"], facts["bytes_of_operands"] = claimed, counted, shown
+    if e.work.composite:  # what lies between its operations is among the bytes and not among the arrays
+        shown = None
     for source, other in (("the compiler counts", counted), ("its arrays hold", shown)):
         if not other or claimed <= 0.0:
             continue
@@ -248,7 +252,7 @@ def _level(e: Evidence, facts: Facts) -> Iterator[Finding]:
         yield Finding(code="cache_resident", text=text + f", not that of {e.work.level.upper()}")
         return
     nearer = names.index(e.work.level) - 1
-    if nearer >= 0:
+    if nearer >= 0 and not e.cold:
         cache = e.memory_levels[nearer].capacity(e.scope)
         if size < CACHES_BELOW * cache:
             text = f"its working set of {format_binary_bytes(size)} is less than four times {names[nearer].upper()}"
@@ -279,6 +283,7 @@ def _faults(e: Evidence, facts: Facts) -> Iterator[Finding]:
     # One fault may bring in a huge page, and nothing tells which did: memory that is kept faults hardly at all.
     small = per_call * float(resource.getpagesize()) >= FAULT_SHARE * written
     huge = per_call >= max(2.0, FAULT_SHARE * written / HUGE_PAGE_BYTES)
+    huge = huge and per_call * HUGE_FAULT_S >= HUGE_FAULT_SHARE * e.time_s  # fewer are not seen in the time
     if written >= 2.0**20 and (small or huge):
         text = f"{per_call:.0f} page faults per call: it writes into new memory, and the kernel's work is in the time"
         yield Finding(code="page_faults", text=text)

@@ -101,6 +101,7 @@ class Work:
         level: Memory level its working set must live in to mean what its name says (`dram` for hbm_bandwidth); None
             where any level is right.
         convention: What the count assumes, in words.
+        composite: Whether the demand is that of several operations, so that arrays between them are in its bytes.
         compiler_flop: What a compiler should count for the same program, where its convention differs from that of
             `demand` and `executed_flop` (a causal mask that it computes and discards); `convention` names it [FLOP].
     """
@@ -114,6 +115,7 @@ class Work:
     peak: tuple[str, str, str] | None = None
     level: str | None = None
     convention: str = ""
+    composite: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,6 +269,19 @@ class NeedsFlags(Protocol):
 
     def flags(self, params: Params, impl: str) -> Mapping[str, str]:
         """Return the environment variables a point needs before its runtime starts; `XLA_FLAGS` is added to."""
+
+
+@runtime_checkable
+class Interpretable(Protocol):
+    """A benchmark with kernels for an accelerator alone that a CPU can check in interpret mode; they are never timed there.
+
+    Attributes:
+        interpreted: Implementations of that kind.
+        interpret: Returns what is checked in words (a smaller shape), and its check; None where there is no such kernel.
+    """
+
+    interpreted: tuple[str, ...]
+    interpret: Callable[[Params, str], tuple[str, Callable[[], Check]]] | None
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""What several points say together: size laws, padding gains, cliffs, regimes, drift. Made from finished points alone."""
+"""What several points say together: size laws, padding gains, cliffs, regimes, drift, comparisons, time against memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from mansard.core.collectives import fit_alpha_beta
 from mansard.core.units import format_binary_bytes, format_flop_per_s, format_ratio, format_s
 from mansard.core.unknown import MaybeFloat, Unknown, is_known
 from mansard.measure.points.cliffs import cliffs, labelled, to_json
+from mansard.measure.points.output import result_of_element
 from mansard.measure.points.regimes import two_regimes
+from mansard.measure.points.side_by_side import comparisons, pareto_tables, sentence
 from mansard.measure.points.sustained import drift
 
 Element = Mapping[str, Any]
@@ -24,7 +26,8 @@ def conclusions(elements: Sequence[Element], levels: Sequence[MemoryLevel] = ())
     """Return what the points of a run say together, each with a `kind` and the benchmark and implementation it is of.
 
     Args:
-        elements: Elements of `detailed.json`; those that failed, were waived or are implausible are left out.
+        elements: Elements of `detailed.json`; those that failed, were waived or are implausible are left out, except of
+            comparisons, where they are listed with the reason.
         levels: Memory levels, nearest first.
     """
     sound = [e for e in elements if e["state"] == "done" and e.get("verdict") != "implausible"]
@@ -41,6 +44,8 @@ def conclusions(elements: Sequence[Element], levels: Sequence[MemoryLevel] = ())
         meta = element["metadata"]
         head = {"benchmark": meta["benchmark_name"], "impl": meta["impl"], "test_name": meta["test_name"]}
         found += [{**head, **one} for one in _of_one(element)]
+    found += comparisons([result_of_element(e) for e in elements])
+    found += pareto_tables([result_of_element(e) for e in sound])
     return found
 
 
@@ -221,5 +226,5 @@ def _sustained_words(c: Mapping[str, Any]) -> str:
 
 _WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "size_law": _size_law_words, "padding": _padding_words, "working_set": _working_set_words,
-    "two_regimes": _regime_words, "sustained": _sustained_words,
+    "two_regimes": _regime_words, "sustained": _sustained_words, "comparison": sentence, "pareto": sentence,
 }  # fmt: skip

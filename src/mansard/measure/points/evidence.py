@@ -67,8 +67,15 @@ class Evidence:
         """The levels from the nearest to the farthest."""
         return tuple(self.ceilings.levels) if self.ceilings is not None and self.ceilings.levels else self.levels
 
+    @property
+    def cold(self) -> bool:
+        """Whether the caches were emptied before each call."""
+        return self.params.get("cache") == "cold"
+
     def level(self) -> str | Unknown:
-        """Return the nearest memory level that holds the working set."""
+        """Return the nearest memory level that holds the working set; of a cold point, the memory it comes from."""
+        if self.cold and self.memory_levels:
+            return self.memory_levels[-1].level
         known = Ceilings(ceilings=(), levels=self.memory_levels)
         found = known.level_for(float(self.work.demand.working_set), scope=self.scope)
         return found if isinstance(found, Unknown) else found.level
@@ -76,6 +83,8 @@ class Evidence:
     def demand(self) -> Demand:
         """Return the demand with the FLOP that the implementation executes."""
         demand = self.work.demand
+        if self.cold and self.memory_levels:  # every byte comes from memory, however few they are
+            demand = dataclasses.replace(demand, working_set_bytes=self.memory_levels[-1].capacity(self.scope))
         total = float(demand.total_flop)
         if self.work.executed_flop is None or total <= 0.0:
             return demand

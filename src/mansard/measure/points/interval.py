@@ -106,5 +106,6 @@ def interval_of(
         median=inside.median,
         low=min(inside.low, math.exp(centre - reach)),
         high=max(inside.high, math.exp(centre + reach)),
-        holds=f"another process: spread between {len(kept)} processes{known}, joined with the bootstrap within them",
+        holds=f"another process: spread between {len(kept)} processes{known}, joined with the bootstrap within them; "
+        "of the regime the machine was in",
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 from mansard.core.document import header, to_jsonable
 from mansard.core.errors import InputError, UsageError
-from mansard.measure.points.result import Point, Result, State
+from mansard.measure.points.result import Finding, Point, PointVerdict, Result, Samples, State
 from mansard.measure.points.runner import key_of
 from mansard.measure.store import write_text
 
@@ -93,6 +93,31 @@ def element_of(result: Result, plan: str, environment: Mapping[str, Any]) -> dic
     body["verdict_reason"] = result.verdict_reason
     plain: dict[str, Any] = rounded(to_jsonable(body))
     return plain
+
+
+def result_of_element(element: Mapping[str, Any]) -> Result:
+    """Return a point as `detailed.json` keeps it as a result again: what comparisons of points need of it."""
+    meta, kept, audit = element["metadata"], element.get("samples") or {}, element.get("audit") or {}
+    seconds = tuple(float(t) * 1e-3 for t in element["raw_times_ms"])
+    known = ("per_sample", "median_s", "low_s", "high_s", "interval", "stopped_by")
+    return Result(
+        point=Point(
+            benchmark=meta["benchmark_name"], impl=meta["impl"], backend=meta.get("backend", ""),
+            params=dict(meta["params"]), name=meta["test_name"], origin=meta.get("origin", ""), flags=dict(meta.get("flags") or {}),
+        ),
+        state=State(element["state"]),
+        reason=element.get("reason", ""),
+        samples=Samples(seconds=seconds, **{k: kept[k] for k in known if k in kept}) if seconds else None,
+        metrics=dict(element["metrics"]),
+        audit=dict(audit),
+        findings=tuple(
+            Finding(code=f["code"], text=f["text"], fatal=bool(f.get("fatal")))
+            for f in audit.get("findings", ())
+        ),
+        verdict=PointVerdict(element["verdict"]) if element.get("verdict") else None,
+        verdict_reason=element.get("verdict_reason", ""),
+        started=meta.get("start_time", ""),
+    )  # fmt: skip
 
 
 def _samples(result: Result) -> dict[str, Any] | None:

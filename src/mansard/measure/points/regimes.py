@@ -48,11 +48,12 @@ class TwoRegimes:
         }  # fmt: skip
 
 
-def two_regimes(windows: Sequence[Sequence[float]]) -> TwoRegimes | None:
+def two_regimes(windows: Sequence[Sequence[float]], *, least_gap: float = LEAST_GAP) -> TwoRegimes | None:
     """Return the two regimes of times taken in separated windows, or None where one describes them as well.
 
     Args:
         windows: Times of one operation, by window [s].
+        least_gap: By how much the medians of two regimes differ at least, as a share of the faster one.
 
     Assumes: the logarithms of the times of one regime are about normal; outliers alone are no regime, since the smaller
     group must hold a tenth of all samples and lie 15 % away.
@@ -76,7 +77,7 @@ def two_regimes(windows: Sequence[Sequence[float]]) -> TwoRegimes | None:
     if not LEAST_SHARE <= share <= 1.0 - LEAST_SHARE or evidence < LEAST_EVIDENCE:
         return None
     fast_s, slow_s = math.exp(float(np.median(x[~slow]))), math.exp(float(np.median(x[slow])))
-    if slow_s / fast_s < 1.0 + LEAST_GAP:
+    if slow_s / fast_s < 1.0 + least_gap:
         return None
     mostly, at = [], 0
     for part in parts:

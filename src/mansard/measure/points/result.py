@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -158,3 +159,18 @@ class Result:
     verdict_reason: str = ""
     environment: Mapping[str, Any] = field(default_factory=dict)
     started: str = ""
+
+
+def now_iso() -> str:
+    """Return the time with seconds, ISO 8601, UTC."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def parameters_of(point: Point) -> dict[str, Any]:
+    """Return the parameters of a point as its benchmark takes them: with the implementation among them."""
+    return {**point.params, "impl": point.impl}
+
+
+def unmeasured(point: Point, state: State, reason: str) -> Result:
+    """Return the result of a point that was not measured."""
+    return Result(point=point, state=state, reason=reason, started=now_iso())

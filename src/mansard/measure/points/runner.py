@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import contextlib
 import hashlib
 import json
 import random
@@ -20,9 +20,13 @@ from mansard.measure.points.benchmark import Benchmark, Waived, Where, Work
 from mansard.measure.points.conditions import Accelerators, Clock
 from mansard.measure.points.effort import EFFORTS as EFFORTS
 from mansard.measure.points.effort import Effort as Effort
+from mansard.measure.points.interpret import can_be_interpreted, interpreted
 from mansard.measure.points.process import OrderFailedError, Worker, WorkerLostError
 from mansard.measure.points.registry import benchmark_named
 from mansard.measure.points.result import Point, Result, State
+from mansard.measure.points.result import now_iso as now_iso
+from mansard.measure.points.result import parameters_of as parameters_of
+from mansard.measure.points.result import unmeasured as unmeasured
 
 MEMORY_SHARE = 0.2  # of the free memory, for the arrays of the points that are kept ready at the same time
 ARRAYS_OVER_WORK = 3.0  # references, results and copies beside the arrays that are counted
@@ -47,6 +51,7 @@ class Taken:
         started, ended: ISO 8601.
         work_s: Wall time spent on it [s].
         share: Share of its windows that is done.
+        resumed: Processes that an earlier run measured it in.
     """
 
     point: Point
@@ -66,6 +71,7 @@ class Taken:
     ended: str = ""
     work_s: float = 0.0
     share: float = 0.0
+    resumed: int = 0
 
     @property
     def samples(self) -> list[list[float]]:
@@ -81,6 +87,7 @@ class Taken:
 Progress = Callable[[float, str], None]
 Finish = Callable[[Taken], Result]
 Keep = Callable[[Result], None]
+Note = Callable[[Sequence[Taken]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +103,8 @@ class Setting:
         budget_s: Wall time of the whole run; points that no longer fit are waived [s].
         finish: Makes the result of a measured point.
         keep: Is given every result as soon as it is there.
+        note: Is given the points under way after each of their processes.
+        restore: Gives a point what an earlier run measured of it.
         progress: Is told the share done and what is measured.
         command: What starts a worker; None takes the worker module.
     """
@@ -104,6 +113,8 @@ class Setting:
     cpus: tuple[int, ...]
     finish: Finish
     keep: Keep
+    note: Note = lambda _batch: None
+    restore: Callable[[Taken], None] = lambda _taken: None
     seed: int = 0
     ceilings: Ceilings | None = None
     device_ceilings: Ceilings | None = None
@@ -126,21 +137,6 @@ def plan_hash(points: Sequence[Point], effort: Effort) -> str:
     """Return what tells a plan from another one: its points and the effort."""
     text = json.dumps([*sorted({key_of(p) for p in points}), effort.name])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def now_iso() -> str:
-    """Return the time with seconds, ISO 8601, UTC."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
-def parameters_of(point: Point) -> dict[str, Any]:
-    """Return the parameters of a point as its benchmark takes them: with the implementation among them."""
-    return {**point.params, "impl": point.impl}
-
-
-def unmeasured(point: Point, state: State, reason: str) -> Result:
-    """Return the result of a point that was not measured."""
-    return Result(point=point, state=state, reason=reason, started=now_iso())
 
 
 class Runner:
@@ -197,7 +193,9 @@ class Runner:
             for state in states:
                 excuse = self._excuse(state, where)
                 if isinstance(excuse, Waived):
-                    found[key_of(state.point)] = (f"waived: {excuse.reason} (missing: {excuse.missing})", None)
+                    checked = can_be_interpreted(state.point, state.benchmark, excuse)
+                    more = "; its result is checked in interpret mode, untimed" if checked else ""
+                    found[key_of(state.point)] = (f"waived: {excuse.reason} (missing: {excuse.missing}){more}", None)
                 elif excuse is not None:
                     found[key_of(state.point)] = (f"failed: {excuse}", None)
                 else:
@@ -240,17 +238,24 @@ class Runner:
             for state in states:
                 self._keep(unmeasured(state.point, State.FAILED, f"{backend} did not start: {error}"))
             return
-        ready = []
+        ready, elsewhere = [], []
         for state in states:
             excuse = self._excuse(state, where)
-            if isinstance(excuse, Waived):
+            if isinstance(excuse, Waived) and can_be_interpreted(state.point, state.benchmark, excuse):
+                elsewhere.append((state.point, excuse))
+            elif isinstance(excuse, Waived):
                 text = f"{excuse.reason} (missing: {excuse.missing})"
                 self._keep(unmeasured(state.point, State.WAIVED, text))
             elif excuse is not None:
                 self._keep(unmeasured(state.point, State.FAILED, excuse))
             else:
+                self._set.restore(state)
                 ready.append(state)
+        with contextlib.ExitStack() as stack:
+            for result in interpreted(elsewhere, lambda: stack.enter_context(self._opened(backend, flags))):
+                self._keep(result)
         self._order.shuffle(ready)
+        ready.sort(key=lambda s: -s.resumed)  # what an earlier run began is finished first
         for batch in batches(ready, meminfo("MemAvailable")):
             if self._spent():
                 for state in batch:
@@ -290,17 +295,24 @@ class Runner:
         found["cpus"] = tuple(found["cpus"])
         return Where(**found)
 
+    @contextlib.contextmanager
+    def _opened(self, backend: str, flags: Mapping[str, str]) -> Iterator[Worker]:
+        with Worker(self._set.cpus, flags, self._set.command) as worker:
+            self._open(worker, backend, with_floor=False)
+            yield worker
+
     def _batch(self, backend: str, flags: Mapping[str, str], batch: list[Taken]) -> None:
         """Measure points that are kept ready together, process after process, until each is settled."""
         effort = self._set.effort
         self._under_way = [*batch]
-        for number in range(effort.processes):
+        for number in range(batch[0].resumed, effort.processes):
             open_points = [s for s in batch if not s.failure and not self._settled(s, number)]
             if not open_points:
                 break
             for state in open_points:
                 state.groups.append([])
             self._process(backend, flags, open_points, number)
+            self._set.note(batch)
         for state in batch:
             state.ended = now_iso()
             state.groups = [g for g in state.groups if g]
@@ -409,7 +421,7 @@ class Runner:
             warmup_tries=int(params.get("warmup_tries") or 0) or 5,
             warmup_s=min(1.0, float(params.get("min_duration_s") or 0.0) / 5.0),
             warmup_most_s=self._set.effort.warmup_s,
-            per_sample=state.prepared[0]["per_sample"] if state.prepared else None,
+            per_sample=state.prepared[0]["per_sample"] if state.prepared else None, cold=params.get("cache") == "cold",
         )  # fmt: skip
         if answer is not None:
             state.prepared.append(answer)
@@ -467,7 +479,7 @@ def batches(states: Sequence[Taken], free_bytes: float | None) -> Iterator[list[
     held = 0.0
     for state in states:
         size = ARRAYS_OVER_WORK * float(state.work.demand.working_set) if state.work is not None else 0.0
-        if batch and (held + size > room or len(batch) >= MOST_TOGETHER):
+        if batch and (held + size > room or len(batch) >= MOST_TOGETHER or batch[0].resumed != state.resumed):
             yield batch
             batch, held = [], 0.0
         if size > room:

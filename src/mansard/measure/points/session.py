@@ -16,6 +16,7 @@ from mansard.hardware import detect, load
 from mansard.measure.machine import choose_cpus, describe, memory_levels, read_caches
 from mansard.measure.points.assemble import result_of
 from mansard.measure.points.conclusions import conclusions
+from mansard.measure.points.journal import Journal
 from mansard.measure.points.output import Writer, points_left
 from mansard.measure.points.points_ceilings import envelope_of
 from mansard.measure.points.result import Point, State
@@ -106,11 +107,13 @@ class Session:
         """Return what a point is judged against: this CPU, or the accelerator it ran on."""
         return self.cpu_ceilings if taken.where is None or taken.where.platform == "cpu" else self.device_ceilings
 
-    def _runner(self, writer: Writer | None) -> Runner:
+    def _runner(self, writer: Writer | None, journal: Journal | None = None, *, resume: bool = False) -> Runner:
         return Runner(
             Setting(
                 effort=self.effort, cpus=self.cpus, seed=self.seed, budget_s=self.budget_s,
                 ceilings=self.cpu_ceilings, device_ceilings=self.device_ceilings,
+                note=journal.keep if journal is not None else lambda _batch: None,
+                restore=journal.restorer() if journal is not None and resume else lambda _taken: None,
                 progress=self.progress, keep=writer.keep if writer is not None else lambda _result: None,
                 finish=lambda taken: result_of(taken, self.ceilings_of(taken), self._levels, self.environment),
             )
@@ -143,7 +146,9 @@ class Session:
             for point, reason in waived:
                 if key_of(point) not in done:
                     writer.keep(unmeasured(point, State.WAIVED, reason))
-            self._runner(writer).run(points_left(points, done))
+            journal = Journal(folder=self.folder, plan=writer.plan)
+            self._runner(writer, journal, resume=resume).run(points_left(points, done))
+            journal.close()
         finally:
             writer.write()
             self._write_ceilings(writer)

@@ -158,8 +158,9 @@ def calibrate(call_s: float, floor_s: float, clock_step_s: float = 0.0) -> int:
 
 
 def take_window(
-    prepared: Prepared, per_sample: int, limits: Limits, *, before: Sequence[float] = (), now: Now = time.perf_counter
-) -> Window:
+    prepared: Prepared, per_sample: int, limits: Limits, *, before: Sequence[float] = (), now: Now = time.perf_counter,
+    flush: Callable[[], None] | None = None,
+) -> Window:  # fmt: skip
     """Take samples until the interval of the median is narrow, the budget is spent, or the most samples are there.
 
     Args:
@@ -167,12 +168,15 @@ def take_window(
         per_sample: Operations in one sample.
         limits: When to stop; `least_samples` and `least_s` count this window alone.
         before: Samples of earlier windows of the same point; the interval is that of all.
+        flush: Called before each sample, outside of what is timed; it counts for the budget.
     """
     seconds: list[float] = []
     begin = now()
     spent = 0.0
     next_look = max(LEAST_FOR_INTERVAL, limits.least_samples)
     while True:
+        if flush is not None:
+            flush()
         seconds.append(one_sample(prepared, per_sample, now))
         spent = max(now() - begin, math.fsum(seconds) * per_sample)
         if len(seconds) < limits.least_samples or spent < limits.least_s:
