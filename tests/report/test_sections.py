@@ -267,7 +267,8 @@ def test_ranks_name_the_straggler() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"schema": "compare/1"}, "not a run document or any other that a page shows"),
+        ({"schema": "doctor/1"}, "not a run document or any other that a page shows"),
+        ({"schema": "compare/1"}, "lacks the key 'results'"),
         ({"schema": "run/7"}, "reads up to 'run/1'"),
         ({"schema": "estimate/1"}, "lacks the key 'phase'"),
         ("[]", "holds no points"),
@@ -334,3 +335,40 @@ def test_a_joined_piece_is_named_after_its_longest_event() -> None:
     assert picture.names[second[4]] == "b_gemm"  # 9 ns of 3, 9 and 4
     assert second[2] == pytest.approx(16e-9)  # 3 + 9 + 4 ns
     assert (picture.names[first[4]], first[5]) == ("d_gemm", 1)
+
+
+def test_a_comparison_keeps_its_intervals_and_reasons() -> None:
+    missing = {"unknown": "no baseline", "needs": []}
+    document = {
+        "verdict": "slower",
+        "results": [
+            {"name": "gemm", "verdict": "slower", "ratio": 1.25, "ci95": [1.2, 1.3], "reason": "beyond the noise"},
+            {"name": "copy", "verdict": "inconclusive", "ratio": missing, "ci95": missing, "reason": "one sample"},
+        ],
+    }
+    section = others.comparison(document, key="c", name="c.json")
+    assert section.blocks[0].to_json()["rows"] == [
+        ["gemm", "slower", "1.25", "1.2 to 1.3", "beyond the noise"],
+        ["copy", "inconclusive", "?", "?", "one sample"],
+    ]
+    assert section.small == "c.json: slower; 1 slower, 1 inconclusive"
+
+
+def test_profiles_of_one_job_are_compared_by_rank(mixed, tmp_path) -> None:
+    paths = []
+    for rank in range(2):
+        events_ = [
+            mixed.kernel("gemm_kernel", 0, 100 * (rank + 1)),
+            mixed.reduce(100 * (rank + 1), 400 - 100 * rank, 1000),
+        ]
+        document = {"traceEvents": events_, "deviceProperties": [], "baseTimeNanoseconds": 10**18, "host_name": "one",
+                    "distributedInfo": {"rank": rank, "world_size": 2}}  # fmt: skip
+        path = tmp_path / f"rank{rank}.json"
+        path.write_text(json.dumps(document))
+        paths.append(path)
+    section = of(read(paths).sections, "ranks")
+    rows = section.blocks[1].to_json()["rows"]
+    # rank 1 computes 200 us and arrives last; rank 0 computes 100 us, and waits 400 - 300 = 100 us for it
+    assert [r[1] for r in rows] == ["100 us", "200 us"]
+    assert rows[0][4] == "100 us"
+    assert [r[6] for r in rows] == ["0", "1"]

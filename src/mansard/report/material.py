@@ -9,18 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from mansard.core.ceilings import Ceilings, ceilings_from_json
-from mansard.core.errors import InputError
+from mansard.core.document import to_jsonable
+from mansard.core.errors import InputError, MansardError
 from mansard.diagnose.profile import Question, diagnose_profile
 from mansard.diagnose.records import Diagnosis
 from mansard.report.document import SCHEMAS, from_document
+from mansard.report.ranks_document import ranks_document
 from mansard.report.sections import machine, others, points, profile
 from mansard.report.sections import timeline as pictures
-from mansard.report.sections.blocks import Section
+from mansard.report.sections.blocks import Prose, Section
 from mansard.report.sections.timeline import TimelineBlock
 from mansard.trace.open import open_trace
+from mansard.trace.ranks import compare_ranks
+from mansard.trace.timeline import Timeline
 
 #: Kinds of document that a page can show, beside points and recorded profiles.
-KNOWN = (*SCHEMAS, "ceilings/1", "estimate/1", "trace_ranks/1")
+KNOWN = (*SCHEMAS, "ceilings/1", "estimate/1", "trace_ranks/1", "compare/1", "check/1")
 _DAMAGE = (AttributeError, KeyError, TypeError, ValueError, IndexError)
 
 
@@ -99,6 +103,7 @@ class _Reader:
         self.environments: list[tuple[str, str, Mapping[str, Any]]] = []
         self.headlines: list[str] = []
         self.profiles = 0
+        self.of_ranks: list[Timeline] = []
 
     @property
     def key(self) -> str:
@@ -118,6 +123,8 @@ class _Reader:
     def _profile(self, path: Path, name: str) -> None:
         timeline = open_trace(path)
         self.profiles += 1
+        if timeline.distributed.get("rank") is not None:
+            self.of_ranks.append(timeline)
         found = diagnose_profile(timeline, self.question)
         self.diagnoses.append((name, found[0].diagnosis))
         self.sections += profile.sections(timeline, found, key=self.key, name=name)
@@ -159,6 +166,10 @@ class _Reader:
                 self.sections.append(others.ranks(document, key=self.key, name=name))
                 self.headlines.append(f"{len(document['ranks'])} ranks of one job.")
                 self.files.append((name, "ranks", f"{len(document['ranks'])} ranks"))
+            elif schema in ("compare/1", "check/1"):
+                self.sections.append(others.comparison(document, key=self.key, name=name))
+                self.headlines.append(f"{self.sections[-1].small}.")
+                self.files.append((name, str(schema).partition("/")[0], f"{len(document['results'])} results"))
             else:
                 message, hint = _foreign(schema, name)
                 raise InputError(message, hint=hint)
@@ -190,6 +201,17 @@ class _Reader:
         self.sections += [section] if section is not None else []
         self.files.append((name, str(document["schema"]).partition("/")[0], diagnosis.program))
 
+    def _ranks(self) -> list[Section]:
+        """Return the view of ranks where several profiles say which rank of a job they are."""
+        if len(self.of_ranks) < 2:
+            return []
+        try:
+            document = ranks_document(self.of_ranks, compare_ranks(self.of_ranks))
+        except MansardError as error:
+            lines = [f"The profiles state ranks, but are not compared: {error.message}. {error.hint}"]
+            return [Section(key="ranks", title="Ranks", blocks=(Prose(lines=lines),))]
+        return [others.ranks(to_jsonable(document), key="ranks", name=f"{len(self.of_ranks)} profiles of one job")]
+
     def page(self) -> Page:
         """Return everything in the order in which it is read."""
         out: list[Section] = []
@@ -198,7 +220,7 @@ class _Reader:
         head = self.diagnoses[0][1] if self.diagnoses else None
         if head is not None:
             out += [s for s in (others.areas(head), others.shares(head)) if s is not None]
-        out += self.sections
+        out += [*self._ranks(), *self.sections]
         known = self.ceilings[0][2] if self.ceilings else None
         for key, name, elements in self.points:
             try:
