@@ -269,7 +269,7 @@ def comparison(document: Mapping[str, Any], *, key: str, name: str) -> Section:
         label="Results of the comparison", rows=rows, texts=frozenset({0, 1, 4}), filter_by=1,
         columns=("figure", "verdict", "ratio", "95 %", "why"),
     )  # fmt: skip
-    total = document.get("verdict")
+    total = document.get("verdict", document.get("outcome"))
     small = f"{name}: {total if isinstance(total, str) else 'no verdict'}; {told or 'no results'}"
     return Section(key=key, title="Did it change", small=small, blocks=(table,))
 
