@@ -5,6 +5,7 @@ from __future__ import annotations
 from corpus.alone import compute_cases, host_cases, latency_cases, memory_cases, mixed_cases, network_cases
 from corpus.cases import Case
 from corpus.decoys import decoy_cases
+from corpus.held_out import held_out_cases
 
 __all__ = ["Case", "all_cases"]
 
@@ -19,4 +20,5 @@ def all_cases() -> list[Case]:
         *latency_cases(),
         *mixed_cases(),
         *decoy_cases(),
+        *held_out_cases(),
     ]

@@ -32,6 +32,9 @@ def _device_event(run: Run, program: Program) -> dict[str, Any]:
         args |= {"bytes": work.nbytes, "memory bandwidth (GB/s)": work.nbytes / max(1, run.end_ns - run.start_ns)}
     else:
         grid = max(1, min(65535, (run.end_ns - run.start_ns) // 40))
+        if program.machine.runtime == "hip":  # roctracer knows no more of a dispatch
+            args |= {"kind": "Dispatch Kernel", "grid": [grid, 1, 1], "block": [256, 1, 1], **work.record}
+            return _event(run, category, args)
         args |= {
             "queued": 0,
             "registers per thread": 32,
@@ -42,10 +45,14 @@ def _device_event(run: Run, program: Program) -> dict[str, Any]:
             "est. achieved occupancy %": 50,
         }
         args |= work.record
+    return _event(run, category, args)
+
+
+def _event(run: Run, category: str, args: dict[str, Any]) -> dict[str, Any]:
     return {
         "ph": "X",
         "cat": category,
-        "name": work.kernel,
+        "name": run.work.kernel,
         "pid": run.device,
         "tid": run.stream,
         **_at(run.start_ns, run.end_ns),
@@ -65,7 +72,10 @@ def _header(program: Program) -> dict[str, Any]:
         "numSms": m.multiprocessors,
     }
     head: dict[str, Any] = {"schemaVersion": 1, "deviceProperties": [{"id": i, **one} for i in range(program.devices)]}
-    head |= {"cupti_version": 24, "cuda_runtime_version": 12040, "cuda_driver_version": 12090}
+    if m.runtime == "hip":
+        head |= {"roctracer_version": 4.1, "hip_runtime_version": 60443483, "hip_driver_version": 60443483}
+    else:
+        head |= {"cupti_version": 24, "cuda_runtime_version": 12040, "cuda_driver_version": 12090}
     head |= {"record_shapes": int(program.shapes), "with_stack": int(program.stacks)}
     if program.world > 1:
         ranks = list(range(program.world))
@@ -119,6 +129,7 @@ def write(program: Program, path: Path) -> None:
                 "cat": span.category,
                 "name": span.name,
                 **where,
+                "tid": where["tid"] + span.thread,
                 **_at(span.start_ns, span.end_ns),
                 "args": args,
             }
@@ -133,16 +144,16 @@ def write(program: Program, path: Path) -> None:
             {
                 "ph": "X",
                 "cat": "cuda_runtime",
-                "name": call.name,
+                "name": call.name.replace("cuda", program.machine.runtime, 1),
                 **where,
+                "tid": where["tid"] + call.thread,
                 **_at(call.start_ns, call.end_ns),
                 "args": args,
             }
         )
         if call.correlation in launched:
-            events.append(
-                {"ph": "s", "id": call.correlation, **where, "ts": number(call.start_ns), "cat": "ac2g", "name": "ac2g"}
-            )
+            flow = {"ph": "s", "id": call.correlation, **where, "tid": where["tid"] + call.thread}
+            events.append({**flow, "ts": number(call.start_ns), "cat": "ac2g", "name": "ac2g"})
     for run in program.runs:
         events.append(_device_event(run, program))
         events.append(

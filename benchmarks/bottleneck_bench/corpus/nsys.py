@@ -83,7 +83,7 @@ def write(program: Program, path: Path) -> None:
         version = "_v3020" if "Synchronize" in call.name or "Memcpy" in call.name else "_v7000"
         database.execute(
             "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?,?,0,?,?,?,0,NULL)",
-            (call.start_ns, call.end_ns, GLOBAL_TID, call.correlation, strings.of(call.name + version)),
+            (call.start_ns, call.end_ns, GLOBAL_TID + call.thread, call.correlation, strings.of(call.name + version)),
         )
         if "Synchronize" in call.name:
             kind = 3 if call.name == "cudaStreamSynchronize" else 4
@@ -99,7 +99,7 @@ def write(program: Program, path: Path) -> None:
         name = "dataloader_next" if "DataLoader" in name else name
         database.execute(
             'INSERT INTO NVTX_EVENTS (start, "end", eventType, text, globalTid, domainId) VALUES (?,?,59,?,?,0)',
-            (span.start_ns, span.end_ns, name, GLOBAL_TID),
+            (span.start_ns, span.end_ns, name, GLOBAL_TID + span.thread),
         )
     database.executemany("INSERT INTO StringIds VALUES (?,?)", [(i, s) for s, i in strings.ids.items()])
     for table in ("KERNEL", "MEMCPY", "GRAPH_TRACE", "SYNCHRONIZATION"):  # a table without rows is not exported

@@ -23,6 +23,7 @@ class Span:
     start_ns: int
     end_ns: int
     args: dict[str, Any] = field(default_factory=dict)
+    thread: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,6 +35,7 @@ class Call:
     end_ns: int
     correlation: int
     external: int = 0
+    thread: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,6 +83,7 @@ class Program:
         self.shapes, self.stacks, self.rank, self.world, self.marks = shapes, stacks, rank, world, marks
         self.random = random.Random(seed)
         self.now = 1_000_000
+        self.thread = 0  # the host thread that launches; one at a time works
         self.free: dict[tuple[int, int], int] = {}
         self.spans: list[Span] = []
         self.calls: list[Call] = []
@@ -150,6 +153,7 @@ class Program:
                 end_ns=call_end,
                 correlation=correlation,
                 external=external,
+                thread=self.thread,
             )
         )
         others = [t for (d, s), t in self.free.items() if d == device and (alone or s == stream)]
@@ -185,8 +189,10 @@ class Program:
                 args |= {"Input Dims": dims, "Input type": types, "Concrete Inputs": values}
             if name == "record_param_comms":
                 args |= work.record
-            span = Span(name=name, category="cpu_op", start_ns=start + 60 * depth, end_ns=end - 60 * depth, args=args)
-            self.spans.append(span)
+            first, last = start + 60 * depth, end - 60 * depth
+            self.spans.append(
+                Span(name=name, category="cpu_op", start_ns=first, end_ns=last, args=args, thread=self.thread)
+            )
         return self._external
 
     def python(self, ns: float) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from corpus.machines import Machine
 
-BF16, F16, F32 = "c10::BFloat16", "c10::Half", "float"
+BF16, F16, F32, FP8 = "c10::BFloat16", "c10::Half", "float", "c10::Float8_e4m3fn"
 _BYTES = {BF16: 2, F16: 2, F32: 4}
 Outer = tuple[str, Any, Any, Any]  # an operator around another
 
@@ -85,6 +85,90 @@ def gemm(
         types=types,
         values=values,
         wrappers=(outer,),
+    )
+
+
+def gemm_fp8(m: Machine, share: float, rows: int, inner: int, columns: int) -> Work:
+    """A scaled product of 8-bit operands with a bf16 result."""
+    flop = 2.0 * rows * inner * columns
+    nbytes = rows * inner + inner * columns + 2 * rows * columns
+    least = max(flop / m.fp8_flop_per_s, nbytes / m.hbm_bytes_per_s)
+    return Work(
+        operator="aten::_scaled_mm",
+        kernel="sm90_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize128x128x128_warpgroupsize1x1x1_"
+        "execute_segment_k_off_kernel__5x_cublas",
+        area="compute",
+        least_s=least,
+        duration_ns=_ns(least / share),
+        dims=[[rows, inner], [inner, columns], [], [], [], [], [], []],
+        types=[FP8, FP8, F32, F32, "", "", "Scalar", "Scalar"],
+        values=["", "", "", "", "", "", "15", "True"],
+    )
+
+
+def gemm_f32(m: Machine, share: float, rows: int, inner: int, columns: int) -> Work:
+    """A product in float32 proper, without tensor cores."""
+    flop = 2.0 * rows * inner * columns
+    dims: Any = [[rows, inner], [inner, columns]]
+    names = {8: "ampere_sgemm_128x128_nn", 9: "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize128x128x8_stage3_cublas"}
+    return Work(
+        operator="aten::mm",
+        kernel=names[m.major],
+        area="compute",
+        least_s=flop / m.f32_flop_per_s,
+        duration_ns=_ns(flop / m.f32_flop_per_s / share),
+        dims=dims,
+        types=[F32, F32],
+        values=["", ""],
+        wrappers=(("aten::matmul", dims, [F32, F32], ["", ""]),),
+    )
+
+
+def gemv(m: Machine, share: float, inner: int, columns: int) -> Work:
+    """One row against a weight, as each token of a decoder has it: the weight moves once."""
+    nbytes = 2 * (inner + inner * columns + columns)
+    least = nbytes / m.hbm_bytes_per_s
+    dims: Any = [[1, inner], [inner, columns]]
+    linear: Any = [[1, inner], [columns, inner], []]
+    return Work(
+        operator="aten::mm",
+        kernel="void gemvNSP_kernel<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16, float, 1, 32, 4, 1024, "
+        "cublasGemvParamsEx<int, cublasGemvTensorStridedBatched<__nv_bfloat16 const>>>(cublasGemvParamsEx)",
+        area="memory",
+        least_s=least,
+        duration_ns=_ns(least / share),
+        dims=dims,
+        types=[BF16, BF16],
+        values=["", ""],
+        wrappers=(("aten::linear", linear, [BF16, BF16, ""], ["", "", ""]),),
+    )
+
+
+def all_to_all(share: float, elements: int, ranks: list[int], *, link_bytes_per_s: float) -> Work:
+    """Every rank keeps 1 / n of its elements and sends the rest."""
+    n = len(ranks)
+    least = (n - 1) / n * 2.0 * elements / link_bytes_per_s
+    return Work(
+        operator="c10d::alltoall_base_",
+        kernel="ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
+        area="network",
+        least_s=least,
+        duration_ns=_ns(least / share),
+        dims=[[elements], [elements], [], [], [], [], []],
+        types=[BF16, BF16, "", "ScalarList", "ScalarList", "Scalar", "Scalar"],
+        values=["", "", "", "[]", "[]", "True", "-1"],
+        record={
+            "Collective name": "all_to_all",
+            "In msg nelems": elements,
+            "Out msg nelems": elements,
+            "Group size": n,
+            "dtype": "BFloat16",
+            "In split size": "[]",
+            "Out split size": "[]",
+            "Process Group Name": "0",
+            "Process Group Description": "default_pg",
+            "Process Group Ranks": str(ranks),
+        },
     )
 
 
