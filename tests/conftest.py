@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,3 +24,13 @@ def shared() -> Path:
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or writes the user's cache, unless it asks for a warm one through MANSARD_TEST_CACHE."""
     monkeypatch.setenv("MANSARD_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def narrow_jax() -> Iterator[None]:
+    """What a measurement of f64 switches on for its process does not reach the tests of another module."""
+    before = bool(sys.modules["jax"].config.jax_enable_x64) if "jax" in sys.modules else False
+    yield
+    jax = sys.modules.get("jax")
+    if jax is not None and bool(jax.config.jax_enable_x64) != before:
+        jax.config.update("jax_enable_x64", before)

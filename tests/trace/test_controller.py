@@ -44,7 +44,8 @@ class Finder:
     blind = False
     segment = 0
 
-    def __init__(self, _mark: Any) -> None: ...
+    def __init__(self, _mark: Any) -> None:
+        self.stalls: list[tuple[int, int]] = []
 
     def start(self, tick: Any) -> None:
         self.tick = tick
