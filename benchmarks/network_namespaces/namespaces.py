@@ -134,7 +134,23 @@ def network(ranks: int, rate_bit_per_s: float, delay_s: float = 0.0) -> Iterator
             _run("ip", "-n", hub, "link", "add", "name", "br0", "mtu", str(MTU), "type", "bridge")
             _run("ip", "-n", hub, "link", "set", "br0", "up")
             for rank, name in enumerate(made.names):
-                _run("ip", "-n", name, "link", "add", "net0", "mtu", str(MTU), "type", "veth", "peer", "name", f"p{rank}", "netns", hub)
+                _run(
+                    "ip",
+                    "-n",
+                    name,
+                    "link",
+                    "add",
+                    "net0",
+                    "mtu",
+                    str(MTU),
+                    "type",
+                    "veth",
+                    "peer",
+                    "name",
+                    f"p{rank}",
+                    "netns",
+                    hub,
+                )
                 _run("ip", "-n", hub, "link", "set", f"p{rank}", "mtu", str(MTU), "master", "br0", "up")
         for rank, name in enumerate(made.names):
             _run("ip", "-n", name, "addr", "add", f"{made.address(rank)}/24", "dev", "net0")

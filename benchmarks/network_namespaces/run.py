@@ -52,7 +52,16 @@ def measured(ranks: int, width: int, ceilings: Path | None) -> list[dict[str, An
     with tempfile.TemporaryDirectory() as scratch:
         for delay in DELAYS:
             for rate in RATES:
-                words = ["--how", "all_reduce", "--layers", "1", "--hidden", str(width), "--steps", str(steps_for(rate, width))]
+                words = [
+                    "--how",
+                    "all_reduce",
+                    "--layers",
+                    "1",
+                    "--hidden",
+                    str(width),
+                    "--steps",
+                    str(steps_for(rate, width)),
+                ]
                 with namespaces.network(ranks, rate, delay) as net:
                     document = diagnosed(net, words, folder=Path(scratch), ceilings=ceilings)
                 use, verdict = document["receipt"]["network"], document["verdict"]
@@ -106,7 +115,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=2, choices=(2, 3, 4))
     parser.add_argument("--width", type=int, default=1024, help="gradients are two matrices of width^2 and two biases")
-    parser.add_argument("--ceilings", type=Path, help="ceilings.json of this machine; without it they are measured first")
+    parser.add_argument(
+        "--ceilings", type=Path, help="ceilings.json of this machine; without it they are measured first"
+    )
     parser.add_argument("--json", type=Path, help="also write the rows here")
     args = parser.parse_args()
     why = namespaces.missing()

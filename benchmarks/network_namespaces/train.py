@@ -19,7 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--hidden", type=int, default=512, help="width: about 4 B x (layers + 1) x width^2 of gradients")
+    parser.add_argument(
+        "--hidden", type=int, default=512, help="width: about 4 B x (layers + 1) x width^2 of gradients"
+    )
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--steps", type=int, default=20)

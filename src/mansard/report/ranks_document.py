@@ -9,23 +9,34 @@ from mansard.core.document import header
 from mansard.core.units import format_ratio, format_s
 from mansard.core.unknown import Unknown
 from mansard.report.trace_text import shown, table, why
+from mansard.trace.many import FailedFile
+from mansard.trace.rank_facts import RankFacts
 from mansard.trace.ranks import JobRanks
 from mansard.trace.timeline import Timeline
+
+MOST_RANKS = 32  # in the text; the document has all
+
+
+def _known(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def _s(value: int | Unknown) -> float | Unknown:
     return value if isinstance(value, Unknown) else value / 1e9
 
 
-def ranks_document(timelines: Sequence[Timeline], found: JobRanks) -> dict[str, Any]:
+def ranks_document(
+    timelines: Sequence[Timeline | RankFacts], found: JobRanks, failed: Sequence[FailedFile] = ()
+) -> dict[str, Any]:
     """Return the document of several files of one job.
 
     Args:
-        timelines: The files.
+        timelines: The files, or what is kept of them.
         found: What they say together.
+        failed: Files that could not be read.
     """
     names = [r.identity.rank for r in found.ranks]
-    incomplete = any(t.incomplete for t in timelines)
+    incomplete = any(t.incomplete for t in timelines) or bool(failed)
     damage = [{"source": t.source, "code": d.code, "text": d.text, "count": d.count, "incomplete": d.incomplete}
               for t in timelines for d in t.damage]  # fmt: skip
     straggler: Any = found.straggler if isinstance(found.straggler, Unknown) else names[found.straggler]
@@ -34,6 +45,7 @@ def ranks_document(timelines: Sequence[Timeline], found: JobRanks) -> dict[str, 
         "sources": [t.source for t in timelines],
         "status": "incomplete" if incomplete else "complete",
         "damage": damage,
+        "failed": [{"source": f.source, "error": f.error} for f in failed],
         "findings": [{"code": f.code, "text": f.text} for f in found.findings],
         "ranks": [
             {
@@ -79,7 +91,16 @@ def ranks_lines(document: Mapping[str, Any]) -> list[str]:
         for r in d["ranks"]
     ]  # fmt: skip
     head = ["rank", "compute", "communication", "exposed", "waiting", "made others wait", "arrived last"]
-    lines = [*table(head, rows), "", f"clock: {d['clock']['method']}, {d['clock']['trust']}: {d['clock']['note']}"]
+    hidden = len(rows) - MOST_RANKS
+    if hidden > 0:  # of thousands, those that make others wait or wait most are what is looked for
+        late = sorted(range(len(rows)), key=lambda i: -_known(d["ranks"][i]["late_s"]))[:MOST_RANKS]
+        rows = [rows[i] for i in sorted(late)]
+    lines = [
+        *table(head, rows),
+        *([f"{hidden} more ranks, which made others wait less"] if hidden > 0 else []),
+        "",
+        f"clock: {d['clock']['method']}, {d['clock']['trust']}: {d['clock']['note']}",
+    ]
     steps = [
         [str(s["step"]), format_s(s["spread_s"]), shown(s["start_skew_s"], lambda v: ", ".join(format_s(x) for x in v)),
          ", ".join(format_s(v) for v in s["length_s"][:8])]
@@ -100,6 +121,7 @@ def ranks_lines(document: Mapping[str, Any]) -> list[str]:
     lines.append(f"imbalance of compute: {why(d['imbalance_ratio']) or format_ratio(d['imbalance_ratio'])}")
     return (
         lines
+        + [f"  not read: {x['source']}: {x['error']}" for x in d["failed"]]
         + [f"  damaged: {x['source']}: {x['text']}" for x in d["damage"]]
         + [f"  note: {f['text']}" for f in d["findings"]]
     )

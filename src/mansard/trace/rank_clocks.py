@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Protocol
 
 from mansard.core.unknown import MaybeFloat, Unknown
 from mansard.trace.collectives_of import CollectiveCall
-from mansard.trace.timeline import Timeline
+from mansard.trace.timeline import Clock, Timeline
 
 _IN_NAME = re.compile(r"rank[-_.]?(\d+)(?!\d)", re.IGNORECASE)
 _LAUNCHERS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
@@ -162,8 +163,13 @@ def matched(calls: Sequence[Sequence[CollectiveCall]]) -> tuple[list[MatchedColl
     return out, tuple(unmatched), why
 
 
+class _HasClock(Protocol):
+    @property
+    def clock(self) -> Clock: ...
+
+
 def aligned(
-    timelines: Sequence[Timeline], identities: Sequence[RankIdentity], pairs: Sequence[MatchedCollective]
+    timelines: Sequence[_HasClock], identities: Sequence[RankIdentity], pairs: Sequence[MatchedCollective]
 ) -> ClockAlignment:
     """Bring the files to one clock, or say that they are not on one."""
     stated = [t.clock.epoch_offset_ns for t in timelines]

@@ -6,33 +6,26 @@ collective is the nearest to its transfer; what the others take beyond their lat
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from mansard.core.errors import UsageError
-from mansard.core.intervals import merge, overlap_ns
 from mansard.core.unknown import MaybeFloat, Unknown
-from mansard.trace.categories import COLLECTIVE, Rules, shipped_rules
-from mansard.trace.collectives_of import collectives_of
+from mansard.trace.categories import Rules
 from mansard.trace.rank_clocks import (
     ClockAlignment,
     MatchedCollective,
     RankIdentity,
     aligned,
-    identity_of,
     matched,
     possible,
     shifted,
 )
+from mansard.trace.rank_clocks import identity_of as identity_of
+from mansard.trace.rank_facts import RankFacts, facts_of
 from mansard.trace.run import Finding
-from mansard.trace.timeline import Events, Kind, Timeline
-
-_STEP = re.compile(r"^ProfilerStep#?\s*(\d+)$")
+from mansard.trace.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,28 +128,33 @@ def compare_ranks(timelines: Sequence[Timeline], *, rules: Rules | None = None) 
     Raises:
         UsageError: There are fewer than two, or two of them state the same rank.
     """
-    if len(timelines) < 2:
+    return compare_facts([facts_of(t, rules=rules) for t in timelines])
+
+
+def compare_facts(facts: Sequence[RankFacts]) -> JobRanks:
+    """Compare the ranks of one job by what their profiles contribute.
+
+    Args:
+        facts: Of one profile per rank, see `trace.rank_facts`.
+
+    Raises:
+        UsageError: There are fewer than two, or two of them state the same rank.
+    """
+    if len(facts) < 2:
         raise UsageError(
-            f"comparing ranks needs at least two files, got {len(timelines)}", hint="give the profiles of several ranks"
+            f"comparing ranks needs at least two files, got {len(facts)}", hint="give the profiles of several ranks"
         )
-    rules = rules or shipped_rules()
-    identities = [identity_of(t) for t in timelines]
-    _refuse_twice(identities, timelines)
-    order = sorted(
-        range(len(timelines)),
-        key=lambda i: (isinstance(r := identities[i].rank, Unknown), 0 if isinstance(r, Unknown) else r, i),
-    )
-    timelines, identities = [timelines[i] for i in order], [identities[i] for i in order]
-    calls = [collectives_of(t, rules=rules) for t in timelines]
-    pairs, left, why = matched(calls)
-    pairs, torn = possible(pairs, aligned(timelines, identities, pairs))
-    clock = aligned(timelines, identities, pairs)
-    unmatched = tuple(n + sum(1 for p in torn if i in p.files) for i, n in enumerate(left))
+    _refuse_twice(facts)
+    facts = sorted(facts, key=lambda f: (isinstance(r := f.identity.rank, Unknown), 0 if isinstance(r, Unknown) else r))
+    identities = [f.identity for f in facts]
+    pairs, left, why = matched([f.calls for f in facts])
+    pairs, torn = possible(pairs, aligned(facts, identities, pairs))
+    clock = aligned(facts, identities, pairs)
+    torn_of = Counter(i for p in torn for i in p.files)
+    unmatched = tuple(n + torn_of[i] for i, n in enumerate(left))
     together = shifted(pairs, clock.shift_ns)
-    summaries = tuple(
-        _summary(t, i, n, clock.shift_ns[n], together if clock.method != "none" else None, pairs, rules)
-        for n, (t, i) in enumerate(zip(timelines, identities, strict=True))
-    )
+    tally = _Tally.of(len(facts), pairs, together if clock.method != "none" else None)
+    summaries = tuple(_summary(f, n, clock.shift_ns[n], tally) for n, f in enumerate(facts))
     findings = [*_identity_findings(identities), Finding(code="clock", text=clock.note)]
     if torn:
         text = (
@@ -167,85 +165,73 @@ def compare_ranks(timelines: Sequence[Timeline], *, rules: Rules | None = None) 
     if why:
         findings.append(Finding(code="unmatched_collectives", text=why))
     return JobRanks(
-        ranks=summaries, clock=clock, collectives=together, unmatched=unmatched, steps=_shared_steps(timelines, clock),
+        ranks=summaries, clock=clock, collectives=together, unmatched=unmatched, steps=_shared_steps(facts, clock),
         straggler=_straggler(summaries, together, clock), findings=tuple(findings),
     )  # fmt: skip
 
 
-def _refuse_twice(identities: Sequence[RankIdentity], timelines: Sequence[Timeline]) -> None:
+@dataclass(slots=True)
+class _Tally:
+    """Waiting and lateness of each rank, summed over the collectives in one pass; None for late without a common clock."""
+
+    matched: list[int]
+    waiting_ns: list[int]
+    late_ns: list[int] | None
+    last: list[int]
+
+    @classmethod
+    def of(cls, ranks: int, pairs: Sequence[MatchedCollective], common: Sequence[MatchedCollective] | None) -> _Tally:
+        tally = cls([0] * ranks, [0] * ranks, None if common is None else [0] * ranks, [0] * ranks)
+        for pair in pairs:
+            transfer = pair.transfer_ns
+            for file, duration in zip(pair.files, pair.durations_ns, strict=True):
+                tally.matched[file] += 1
+                tally.waiting_ns[file] += duration - transfer
+        for pair in common or ():
+            skew = pair.arrival_skew_ns
+            if skew > 0 and tally.late_ns is not None:
+                tally.late_ns[pair.last] += skew
+                tally.last[pair.last] += 1
+        return tally
+
+
+def _refuse_twice(facts: Sequence[RankFacts]) -> None:
     seen: dict[int, str] = {}
-    for identity, timeline in zip(identities, timelines, strict=True):
-        if isinstance(identity.rank, Unknown) or identity.stated_by == "name":
+    for one in facts:
+        if isinstance(one.identity.rank, Unknown) or one.identity.stated_by == "name":
             continue
-        if identity.rank in seen:
+        if one.identity.rank in seen:
             raise UsageError(
-                f"{seen[identity.rank]} and {timeline.source} are both rank {identity.rank}",
+                f"{seen[one.identity.rank]} and {one.source} are both rank {one.identity.rank}",
                 hint="give one file per rank of one run",
             )
-        seen[identity.rank] = timeline.source
+        seen[one.identity.rank] = one.source
 
 
-def _summary(
-    timeline: Timeline, identity: RankIdentity, index: int, shift: int, common: Sequence[MatchedCollective] | None,
-    pairs: Sequence[MatchedCollective], rules: Rules,
-) -> RankSummary:  # fmt: skip
-    table = timeline.of(Kind.KERNEL)
-    parts: tuple[int | Unknown, ...] = (timeline.why_absent(Kind.KERNEL),) * 4
-    if timeline.has(Kind.KERNEL) and len(table):
-        parts = _unions(timeline, table, rules)
-    compute, communication, both, span = parts
-    mine = [p for p in pairs if index in p.files]
-    no_match = Unknown("no collective of this rank was matched", ("files whose collectives agree",))
-    waiting: int | Unknown = (
-        sum(p.durations_ns[p.files.index(index)] - p.transfer_ns for p in mine) if mine else no_match
-    )
-    if common is None:
-        late: int | Unknown = Unknown(
+def _summary(facts: RankFacts, index: int, shift: int, tally: _Tally) -> RankSummary:
+    unions = facts.unions_ns
+    compute, communication, both, span = (unions,) * 4 if isinstance(unions, Unknown) else unions
+    waiting: int | Unknown
+    late: int | Unknown
+    last: int | Unknown
+    waiting = late = last = Unknown("no collective of this rank was matched", ("files whose collectives agree",))
+    if tally.matched[index]:
+        waiting = tally.waiting_ns[index]
+        if tally.late_ns is not None:
+            late, last = tally.late_ns[index], tally.last[index]
+    if tally.late_ns is None:
+        late = last = Unknown(
             "the files share no clock", ("profiles of one host", "collectives that all files hold")
-        )
-        last: int | Unknown = late
-    elif not mine:
-        late = last = no_match
-    else:
-        ours = [p for p in common if index in p.files and p.last == index and p.arrival_skew_ns > 0]
-        late, last = sum(p.arrival_skew_ns for p in ours), len(ours)
+        )  # fmt: skip
     return RankSummary(
-        identity=identity, source=timeline.source, shift_ns=shift, kernels=len(table), compute_ns=compute,
+        identity=facts.identity, source=facts.source, shift_ns=shift, kernels=facts.kernels, compute_ns=compute,
         communication_ns=communication, overlap_ns=both, span_ns=span, waiting_ns=waiting, late_ns=late, last_count=last,
-        steps_ns={n: e - s for n, (s, e) in _steps(timeline).items()},
+        steps_ns={n: e - s for n, (s, e) in facts.steps_ns.items()},
     )  # fmt: skip
 
 
-def _unions(timeline: Timeline, table: Events, rules: Rules) -> tuple[int, int, int, int]:
-    """Return compute, communication, both and span, devices apart and then added [ns]."""
-    names = np.unique(table.name)
-    communication = np.isin(table.name, [c for c in names.tolist() if rules.category(timeline.names[c]) == COLLECTIVE])
-    totals = np.zeros(4, dtype=np.int64)
-    for device in np.unique(table.device).tolist():
-        here = table.device == device
-        compute, comm = (
-            merge(table.start_ns[m], table.end_ns[m]) for m in (here & ~communication, here & communication)
-        )
-        span = int(table.end_ns[here].max() - table.start_ns[here].min())
-        totals += (compute.length_ns, comm.length_ns, overlap_ns(compute, comm), span)
-    return tuple(int(t) for t in totals)  # type: ignore[return-value]
-
-
-def _steps(timeline: Timeline) -> dict[int, tuple[int, int]]:
-    """Return start and end of the marked steps by number; a number marked twice is left out."""
-    table = timeline.of(Kind.ANNOTATION)
-    numbers = {i: int(m.group(1)) for i, n in enumerate(timeline.names) if (m := _STEP.match(n))}
-    rows: npt.NDArray[np.int64] = np.flatnonzero(np.isin(table.name, list(numbers)))
-    counted = Counter(numbers[int(table.name[r])] for r in rows.tolist())
-    return {
-        numbers[int(table.name[r])]: (int(table.start_ns[r]), int(table.end_ns[r]))
-        for r in rows.tolist()
-        if counted[numbers[int(table.name[r])]] == 1
-    }
-
-
-def _shared_steps(timelines: Sequence[Timeline], clock: ClockAlignment) -> tuple[SharedStep, ...]:
-    marked = [_steps(t) for t in timelines]
+def _shared_steps(facts: Sequence[RankFacts], clock: ClockAlignment) -> tuple[SharedStep, ...]:
+    marked = [f.steps_ns for f in facts]
     shared = sorted(set.intersection(*(set(m) for m in marked)))
     out = []
     for number in shared:

@@ -2,36 +2,68 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import sys
+from typing import TYPE_CHECKING
 
 import click
 
+if TYPE_CHECKING:
+    from mansard.trace.many import Progress
+
+MANY = 8  # fewer files are read faster without processes of their own
+
 
 @click.command("ranks", short_help="Several files of one job: skew, stragglers, imbalance.")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--memory-limit", metavar="SIZE", help='Refuse what needs more memory, such as "8 GB".')
+@click.argument("files", nargs=-1, required=True, type=str)
+@click.option("--memory-limit", metavar="SIZE", help='Refuse a file that needs more memory, such as "8 GB".')
+@click.option("--jobs", type=click.IntRange(min=1), help="Files read at a time; default: one for each CPU.")
+@click.option(
+    "--engine", type=click.Choice(("local", "ray")), default="local", show_default=True, help="Where they are read."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(files: tuple[Path, ...], memory_limit: str | None, as_json: bool) -> int:
+def command(files: tuple[str, ...], memory_limit: str | None, jobs: int | None, engine: str, as_json: bool) -> int:
     """Compare FILES, one per rank: clocks, steps, arrival at each collective, who makes the others wait.
 
-    The time of a communication kernel is waiting plus transfer: the shortest of its peers is nearest to the transfer.
+    FILES are files, folders of them, or patterns in quotes; there may be thousands. A file that cannot be read is named
+    and left out. The time of a communication kernel is waiting plus transfer: the shortest of its peers is nearest to
+    the transfer.
 
     \b
       mansard trace ranks rank*.json.gz
+      mansard trace ranks profiles/ --engine ray
     """
     from mansard.cli.trace.common import deliver, exit_code
-    from mansard.core.errors import UsageError
+    from mansard.core.errors import InputError, UsageError
     from mansard.core.units import parse_quantity
     from mansard.report.ranks_document import ranks_document, ranks_lines
-    from mansard.trace.open import open_trace
-    from mansard.trace.ranks import compare_ranks
+    from mansard.trace.many import files_of, read_many
+    from mansard.trace.ranks import compare_facts
 
-    if len(files) < 2:
+    paths = files_of(files)
+    if len(paths) < 2:
         raise UsageError(
             "ranks compares the files of several ranks, got one", hint="mansard trace summary reads one file"
         )
     limit = int(parse_quantity(memory_limit, "bytes")) if memory_limit else None
-    timelines = [open_trace(path, memory_limit=limit) for path in files]
-    document = ranks_document(timelines, compare_ranks(timelines))
+    facts, failed = read_many(
+        paths, jobs=jobs if len(paths) >= MANY or jobs else 1, memory_limit=limit, engine=engine, progress=_progress()
+    )
+    if len(facts) < 2:
+        why = f"; first {failed[0].source}: {failed[0].error}" if failed else ""
+        raise InputError(
+            f"{len(facts)} of {len(paths)} files could be read{why}", hint="give the profiles of several ranks"
+        )
+    document = ranks_document(facts, compare_facts(facts), failed)
     deliver(document, ranks_lines, as_json=as_json)
     return exit_code(document)
+
+
+def _progress() -> Progress:
+    """Return what says how far reading is; silent where no terminal looks on."""
+    if not sys.stderr.isatty():
+        return lambda _done, _all, _name: None
+
+    def say(done: int, whole: int, name: str) -> None:
+        click.echo(f"\r\033[K{done} of {whole}  {name[-60:]}" if done < whole else "\r\033[K", err=True, nl=False)
+
+    return say
