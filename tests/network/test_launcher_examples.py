@@ -1,0 +1,61 @@
+"""The launcher examples: torchrun as it stands, the others for what they say to Mansard."""
+
+import json
+import os
+import shlex
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+FOLDER = Path(__file__).resolve().parents[2] / "examples" / "launchers"
+SCRIPTS = [*sorted(FOLDER.glob("*.sh")), *sorted(FOLDER.glob("*.sbatch"))]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.name)
+def test_the_shell_reads_it(script):
+    done = subprocess.run(["bash", "-n", str(script)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_every_option_of_an_example_is_one_of_measure():
+    from mansard.cli.measure import command
+
+    known = {name for option in command.params for name in option.opts}
+    for path in (*SCRIPTS, FOLDER / "kubernetes.yaml"):
+        for line in path.read_text().replace("\\\n", " ").splitlines():
+            _, found, rest = line.partition("mansard measure")
+            if found and not line.lstrip().startswith("#"):
+                used = {w for w in shlex.split(rest.replace("'", "").replace('"', "")) if w.startswith("--")}
+                assert used <= known, path.name
+
+
+def test_torchrun_as_it_stands(tmp_path):
+    pytest.importorskip("torch")
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port = probe.getsockname()[1]
+    env = {**os.environ, "MASTER_PORT": str(port), "MANSARD_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
+    out = tmp_path / "out"
+    words = [str(FOLDER / "torchrun.sh"), "2", str(out), "--suite", "quick", "--budget", "15"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    elements = json.loads((out / "detailed.json").read_text())
+    names = {e["metadata"]["benchmark_name"] for e in elements if e["state"] == "done"}
+    assert names
+    assert names <= {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "device_to_device"}
+
+
+def test_the_indexed_job_starts_as_many_ranks_as_it_says():
+    service, job = YAML(typ="safe").load_all((FOLDER / "kubernetes.yaml").read_text())
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    words = shlex.split(container["args"][0])
+    assert int(words[words.index("--world") + 1]) == job["spec"]["completions"] == job["spec"]["parallelism"]
+    host, port = words[words.index("--coordinator") + 1].split(":")
+    assert host == f"{job['metadata']['name']}-0.{service['metadata']['name']}"
+    assert job["spec"]["template"]["spec"]["subdomain"] == service["metadata"]["name"]
+    assert int(port) == container["ports"][0]["containerPort"]
