@@ -8,6 +8,11 @@ import click
 
 #: Question -> module with a click command named `command`, and the line shown in the overview.
 QUESTIONS: dict[str, tuple[str, str]] = {
+    "topology": (
+        "mansard.cli.plan.topology",
+        "Which slice shape, and which of its axes for which kind of parallelism.",
+    ),
+    "size": ("mansard.cli.plan.size", "How many devices hold a model, how fast they are, what they cost."),
 }
 
 

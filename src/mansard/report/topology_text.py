@@ -1,0 +1,92 @@
+"""The document of `mansard plan topology` as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mansard.core.units import format_bytes, format_bytes_per_s, format_s
+from mansard.report.text import clean
+
+_NAMES = {"tensor": "tensor", "expert": "expert", "context": "context"}
+
+
+def _data(document: Mapping[str, Any]) -> str:
+    return "FSDP" if document["phase"] == "train" and document["zero"] == 3 else "data"
+
+
+def _used(axes: Mapping[str, Mapping[str, int]], data: str) -> str:
+    """Such as `x: FSDP 4, y: tensor 2`."""
+    parts = []
+    for name, degrees in axes.items():
+        parts.append(f"{name}: " + " ".join(f"{_NAMES.get(kind, data)} {n}" for kind, n in degrees.items()))
+    return ", ".join(parts) or "one device"
+
+
+def topology_text(document: Mapping[str, Any]) -> str:
+    """Return the comparison of shapes, then the reasons for the best one.
+
+    Args:
+        document: `plan-topology/1` in plain JSON types.
+    """
+    data = _data(document)
+    size = f"batch {document['batch']}" + (f" x {document['seq']} tokens" if document["seq"] else "")
+    lines = [
+        f"{clean(document['model'])} on {clean(document['environment']['machine'])}, {document['phase']}, {size}",
+        "",
+    ]
+    table = [("shape", "devices", "step at least", "messages", "tok/s/device", "memory", "axes")]
+    bad = []
+    for row in document["shapes"]:
+        best = row["best"]
+        if "unknown" in best:
+            bad.append(f"  {row['shape']}: {clean(best['unknown'])}")
+            continue
+        memory = format_bytes(best["memory_bytes"]) + (" does not fit" if best["fits"] is False else "")
+        table.append(
+            (row["shape"], str(row["devices"]), format_s(best["step_s"]), format_s(best["messages_s"]),
+             f"{best['tokens_per_s_and_device']:.4g}", memory, _used(best["axes"], data))
+        )  # fmt: skip
+    if len(table) > 1:
+        widths = [max(len(r[i]) for r in table) for i in range(len(table[0]))]
+        lines += ["  " + "  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in table]
+    if bad:
+        lines += ["", "Not possible:", *bad]
+    first = document["shapes"][0]
+    if "unknown" not in first["best"]:
+        lines += ["", *_detail(first, data)]
+    lines += ["", "Assumed:", *(f"  {clean(text)}" for text in document["assumed"])]
+    return "\n".join(lines)
+
+
+def _detail(row: Mapping[str, Any], data: str) -> list[str]:
+    """The traffic of the best shape, the reasons, and what is next best."""
+    best = row["best"]
+    lines = [f"{row['shape']}, axis by axis:"]
+    lines += [f"  {_named(text, data)}" for text in row["reasons"]]
+    if best["traffic"]:
+        lines += ["", "Messages of one device and step, at their ceilings:"]
+    for item in best["traffic"]:
+        kind = _NAMES.get(item["kind"], data)
+        lines.append(
+            f"  {kind} over {item['ranks']}: {item['calls']:.0f} x {', '.join(item['operations'])}, "
+            f"{format_bytes(item['sent_bytes'])} in {format_s(item['time_s'])} "
+            f"({format_bytes_per_s(item['bytes_per_s'])}, set by {item['limiting']})"
+        )
+    lines.append(f"  kernels {format_s(best['compute_s'])}, messages {format_s(best['messages_s'])}")
+    if row["others"]:
+        lines += ["", f"Next best of {row['tried']} ways to use {row['shape']}:"]
+    for other in row["others"]:
+        note = ", does not fit" if other["fits"] is False else ""
+        lines.append(
+            f"  {_used(other['axes'], data)}: step {format_s(other['step_s'])}, messages {format_s(other['messages_s'])}{note}"
+        )
+    for why, count in row["refused"].items():
+        lines.append(f"  {count} way(s) refused: {clean(why)}")
+    lines += ["", "Network:", *(f"  {clean(note)}" for note in row["notes"])]
+    return lines
+
+
+def _named(text: str, data: str) -> str:
+    """The reasons call data parallelism by its name in training."""
+    return clean(text) if data == "data" else clean(text).replace("data ", f"{data} ")
