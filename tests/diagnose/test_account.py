@@ -103,3 +103,33 @@ def test_what_is_executed_again_counts_in_hardware_flop_and_hfu_alone() -> None:
         ("aten::mm (recompute)", Bound.COMPUTE)
     ]
     assert found.recomputes
+
+
+def test_steps_that_do_different_work_are_judged_by_their_mean() -> None:
+    # Eight products of 12 ms; three steps hold one each, the fourth five. Per step: 8 / 4 = 2 products, 24 ms, 4.29 GFLOP.
+    # Each needs 2 * 1024^3 / 200e9 = 10.737 ms: 10.737 / 12 = 0.895 of the ceiling, 2 * (12 - 10.737) = 2.526 ms of headroom.
+    # Over the median step (12 ms) it would be 1.79 of the ceiling.
+    run = run_of([Ran(GEMM, 12.0)], steps=8)
+    start, end = run.steps.start_ns, run.steps.end_ns
+    uneven = replace(run, steps=replace(run.steps, start_ns=start[:4], end_ns=np.concatenate([end[:3], end[7:]])))
+    found = diagnose_run(replace(uneven, unprofiled_step_s=()), two_core_machine(), program="train.py")
+    assert found.step.statistic == "mean"
+    assert abs(found.step.median_s - 0.024) < 1e-9
+    low, high = found.step.ci95_s
+    assert abs(low - 0.012) + abs(high - 0.060) < 1e-9
+    assert found.verdict.bound is Bound.COMPUTE
+    assert abs(found.verdict.share_of_ceiling - 0.8948) < 1e-3
+    assert abs(found.verdict.headroom_s - 2.526e-3) < 1e-5
+    assert found.flop_per_step == 2 * 2.0 * 1024**3
+
+
+def test_one_slow_step_of_the_same_work_leaves_the_median() -> None:
+    # Ten steps of one product of 12 ms; the last one takes 60 ms for the same product: median 12 ms, mean 16.8 ms.
+    run = run_of([Ran(GEMM, 12.0)], steps=10)
+    end, edge = run.end_ns.copy(), run.steps.end_ns.copy()
+    end[9] += 48_000_000
+    edge[9] += 48_000_000
+    slow = replace(run, end_ns=end, steps=replace(run.steps, end_ns=edge), unprofiled_step_s=())
+    found = diagnose_run(slow, two_core_machine(), program="train.py")
+    assert found.step.statistic == "median"
+    assert abs(found.step.median_s - 0.012) < 1e-9

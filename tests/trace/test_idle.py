@@ -1,5 +1,7 @@
 """Idle intervals by cause: they are disjoint, and as long as the figures of the summary say."""
 
+import json
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,3 +54,51 @@ def test_intervals_are_as_long_as_the_summary_says(shared):
             assert idle.unexplained.length_ns == time.idle_ns["unexplained"]
             seen += 1
     assert seen >= 3
+
+
+def _profile(path, launched_us):
+    """Two kernels of 10 us, at 100 us and 1,000 us, and a wait of the host from 50 us until 1,015 us on another thread."""
+
+    def event(category, name, thread, start, length, **args):
+        return {
+            "ph": "X",
+            "cat": category,
+            "name": name,
+            "pid": 1,
+            "tid": thread,
+            "ts": start,
+            "dur": length,
+            "args": args,
+        }
+
+    def kernel(start, correlation):
+        return {**event("kernel", "k", 7, start, 10, device=0, stream=7, correlation=correlation), "pid": 0}
+
+    events = [
+        event("cuda_runtime", "cudaLaunchKernel", 1, 20, 5, correlation=1),
+        event("cuda_runtime", "cudaLaunchKernel", 1, launched_us, 5, correlation=2),
+        event("cuda_runtime", "cudaDeviceSynchronize", 2, 50, 965, correlation=3),
+        kernel(100, 1),
+        kernel(1000, 2),
+    ]
+    path.write_text(
+        json.dumps({"deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}], "traceEvents": events})
+    )
+    return open_trace(path)
+
+
+def test_a_wait_is_no_cause_of_idle_time_while_work_is_queued(tmp_path):
+    # The second kernel is launched at 30 us and starts at 1,000 us: from 110 to 1,000 us the device is empty with work queued,
+    # so that nothing the host waits for keeps it from working.
+    queued = _profile(tmp_path / "queued.json", 30)
+    assert idle_of(queued, 0).host_sync.length_ns == 0
+    assert idle_of(queued, 0).unexplained.length_ns == 890_000
+    assert device_times(queued)[0].idle_ns == {
+        "copy_only": 0, "host_sync": 0, "input_wait": 0, "launch_gap": 0, "unexplained": 890_000,
+    }  # fmt: skip
+
+
+def test_a_wait_is_the_cause_of_idle_time_where_the_launch_comes_after_it(tmp_path):
+    late = _profile(tmp_path / "late.json", 990)
+    assert idle_of(late, 0).host_sync.length_ns == 890_000
+    assert device_times(late)[0].idle_ns["host_sync"] == 890_000

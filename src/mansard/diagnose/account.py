@@ -9,7 +9,7 @@ profiler inflates and which Python and known waits are not.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,8 @@ from mansard.trace.run import Part, RunTrace, WaitCause
 
 #: An unprofiled step this much slower than the profiled ones is more than noise.
 NOISE_RATIO = 0.25
+#: From this difference of the median window's work from the mean one's on, windows do different work.
+UNLIKE_RATIO = 0.03
 #: A gap of up to so many calls of the smallest operation is that of calling the next one.
 CALLING = 3.0
 #: At least this share of the recorded dispatch is kept, whatever the profiler is thought to have added to it.
@@ -33,11 +35,19 @@ _OPERATION_LAYERS = ("compute", "memory", "unattributed", "latency", "network", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """The steady steps as disjoint windows [ns], and whether they are real steps."""
+    """The steady steps as disjoint windows [ns], and whether they are real steps.
+
+    Args:
+        start_ns, end_ns: Where they are [ns].
+        repeated: Whether they are real steps.
+        alike: Whether they do about the same work. Calls, FLOP and bytes are means over the windows; where the work differs,
+            time has to be the mean as well, or the work of one step is divided by the time of another.
+    """
 
     start_ns: Int64Array
     end_ns: Int64Array
     repeated: bool
+    alike: bool = True
 
     @property
     def median_s(self) -> float:
@@ -45,9 +55,19 @@ class Windows:
         return float(np.median(self.end_ns - self.start_ns)) * 1e-9
 
     @property
+    def mean_s(self) -> float:
+        """Mean length of a window [s]."""
+        return float((self.end_ns - self.start_ns).mean()) * 1e-9
+
+    @property
+    def typical_s(self) -> float:
+        """Length of a typical window [s]: the median of windows that do the same, else the mean."""
+        return self.median_s if self.alike else self.mean_s
+
+    @property
     def typical_ratio(self) -> float:
-        """Median over mean length: what turns sums over all windows into those of a typical one."""
-        return self.median_s / (float((self.end_ns - self.start_ns).mean()) * 1e-9)
+        """Typical over mean length: what turns sums over all windows into those of a typical one."""
+        return self.typical_s / self.mean_s
 
     @property
     def count(self) -> int:
@@ -85,7 +105,8 @@ class Account:
 def windows_of(trace: RunTrace) -> Windows:
     """Return the steady steps; where there are none, everything that was recorded as one window."""
     if trace.steps.count > 0:
-        return Windows(start_ns=trace.steps.start_ns, end_ns=trace.steps.end_ns, repeated=True)
+        windows = Windows(start_ns=trace.steps.start_ns, end_ns=trace.steps.end_ns, repeated=True)
+        return replace(windows, alike=_alike(trace, windows))
     first, last = trace.window_ns
     if trace.op.size:
         first, last = max(first, int(trace.start_ns.min())), min(last, int(trace.end_ns.max()))
@@ -94,6 +115,24 @@ def windows_of(trace: RunTrace) -> Windows:
         end_ns=np.array([max(last, first + 1)], dtype=np.int64),
         repeated=False,
     )
+
+
+def _alike(trace: RunTrace, windows: Windows) -> bool:
+    """Return whether the median window does the work of the mean one.
+
+    The work of a window is what its operations would take if each took the mean of its kind, so that a step which was slow
+    for another reason counts like the others, and one that did more does not.
+    """
+    mine = inside(windows, trace.start_ns)
+    if not mine.any():
+        return True
+    kind = trace.op[mine]
+    length = (trace.end_ns[mine] - trace.start_ns[mine]).astype(np.float64)
+    count = np.bincount(kind, minlength=len(trace.operators))
+    each = np.bincount(kind, weights=length, minlength=len(trace.operators)) / np.maximum(count, 1)
+    window = np.searchsorted(windows.start_ns, trace.start_ns[mine], side="right") - 1
+    work = np.bincount(window, weights=each[kind], minlength=windows.count)
+    return bool(abs(float(np.median(work)) / float(work.mean()) - 1.0) <= UNLIKE_RATIO) if work.mean() > 0 else True
 
 
 def inside(windows: Windows, start_ns: Int64Array) -> npt.NDArray[np.bool_]:
@@ -165,9 +204,9 @@ def account(
     # The profiler only adds time. A step that was a little slower without it is noise, and its parts are stretched
     # alike; one that was much slower met something that was recorded nowhere (another program had the processors, say),
     # and to call that dispatch or Python would be to make it up.
-    slower = max(0.0, unprofiled_s - windows.median_s)
-    unrecorded = slower if slower > NOISE_RATIO * windows.median_s else 0.0
-    target = min(unprofiled_s, windows.median_s)
+    slower = max(0.0, unprofiled_s - windows.typical_s)
+    unrecorded = slower if slower > NOISE_RATIO * windows.typical_s else 0.0
+    target = min(unprofiled_s, windows.typical_s)
     by_kind, host, step_s = _fit_to_step(work, waits, dispatch, python - unmapping, target)
     stretch = 1.0 + (slower - unrecorded) / step_s if step_s > 0 else 1.0
     by_kind = {kind: seconds * stretch for kind, seconds in by_kind.items()}

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mansard.core import Bound, Ceilings, Implausible, Unknown, is_known, median_interval, share_of
+from mansard.core import Area, Bound, Ceilings, Implausible, Unknown, is_known, median_interval, share_of
+from mansard.core.bound import LOW_CEILING
 from mansard.core.units import format_flop_per_s, format_ratio, format_s
 from mansard.diagnose.account import Account, Windows, account, inside, windows_of
 from mansard.diagnose.areas import checks_of, shares_by_kind
@@ -63,7 +64,7 @@ def diagnose_run(
     windows = windows_of(trace)
     chosen = inside(windows, trace.start_ns)
     frames = int(inside(windows, trace.frame_ns).sum())
-    cost = profiler_cost(trace, chosen, frames, windows.count, windows.median_s)
+    cost = profiler_cost(trace, chosen, frames, windows.count, windows.typical_s)
     step = _step_time(trace, windows, cost)
     groups = _engines(trace)
     charged = _charged_apart(trace, groups)
@@ -166,16 +167,19 @@ def _within_step(
 
 
 def _step_time(trace: RunTrace, windows: Windows, cost: ProfilerCost) -> StepTime:
-    """Return the step time: measured with the profiler off, else the median without what the profiler adds to operations."""
+    """Return the step time: measured with the profiler off, else without what the profiler adds to operations."""
     lengths = (windows.end_ns - windows.start_ns).astype(np.float64) * 1e-9
-    profiled = float(np.median(lengths))
+    profiled = windows.typical_s
     recorded = median_interval(lengths)
     low, high, count = recorded.low, recorded.high, recorded.count
     median, overhead = max(profiled - cost.step_s, 0.25 * profiled), None
     if trace.unprofiled_step_s:
         alone = median_interval(trace.unprofiled_step_s)
-        median, overhead = alone.median, profiled / alone.median - 1.0
-    if len(trace.unprofiled_step_s) >= MANY_STEPS:
+        median = alone.median if windows.alike else float(np.mean(trace.unprofiled_step_s))
+        overhead = profiled / median - 1.0
+    if not windows.alike:
+        low, high = float(lengths.min()), float(lengths.max())
+    elif len(trace.unprofiled_step_s) >= MANY_STEPS:
         low, high, count = alone.low, alone.high, alone.count
     else:
         # A few group means, or none, say nothing of the spread of steps: take the relative spread that was recorded.
@@ -186,6 +190,7 @@ def _step_time(trace: RunTrace, windows: Windows, cost: ProfilerCost) -> StepTim
         ci95_s=(low, high),
         profiled_median_s=profiled,
         profiler_overhead_ratio=overhead,
+        statistic="median" if windows.alike else "mean",
         source=trace.steps.source if windows.repeated else "none",
         note=trace.steps.note if windows.repeated else "everything that was recorded; no repeated step was found",
     )
@@ -286,6 +291,16 @@ def _dominant_matrix_key(judged: Sequence[JudgedOperator]) -> tuple[str, str, st
             key = (dtype, accumulate, row.operator.scope)
             totals[key] = totals.get(key, 0.0) + float(flop) * row.calls
     return max(totals, key=lambda k: totals[k]) if totals else None
+
+
+def _suspects(row: JudgedOperator, share: Implausible) -> tuple[str, ...]:
+    """Return what may be wrong, the likeliest first: a little above a compute peak it is the clock, and never a cache."""
+    limiting = row.judgement.limiting
+    if limiting is None or limiting.area is not Area.COMPUTE:
+        return share.suspects
+    own = tuple(s for s in share.suspects if "cache" not in s)
+    clock = "clock" if share.value <= LOW_CEILING else ""
+    return tuple(sorted(own, key=lambda s: not (clock and clock in s)))
 
 
 def _of_peak(
@@ -406,7 +421,7 @@ def _findings(
             Note(
                 code="implausible_operator",
                 text=f"{many}{row.operator.name} {row.operator.shapes}{', ' if many else ' ran '}at {share.value:.2f} of its "
-                f"ceiling; first suspects: {'; '.join((*measured_under_load, *share.suspects)[:3])}",
+                f"ceiling; first suspects: {'; '.join((*measured_under_load, *_suspects(row, share))[:3])}",
             )
         )
     unknown = [j for j in judged if isinstance(j.operator.demand, Unknown) and j.judgement.bound is Bound.UNDETERMINED]

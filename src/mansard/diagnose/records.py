@@ -100,13 +100,15 @@ class StepTime:
     """Time of one step.
 
     Args:
-        median_s: Median step time with the profiler off where that was measured, else with it on [s].
+        median_s: Median step time with the profiler off where that was measured, else with it on [s]; the mean where
+            `statistic` says so.
         count: Steps the median is over.
-        ci95_s: 95 % interval of the median [s].
-        profiled_median_s: Median with the profiler on [s].
+        ci95_s: 95 % interval of the median; of steps that do different work the shortest and the longest [s].
+        profiled_median_s: The same with the profiler on [s].
         profiler_overhead_ratio: profiled over unprofiled, minus 1; None where not measured.
         source: How the steps were found.
         note: What a step is here.
+        statistic: `median`, or `mean` where steps do different work, so that work and time are those of the same step.
     """
 
     median_s: float
@@ -116,6 +118,7 @@ class StepTime:
     profiler_overhead_ratio: float | None
     source: str
     note: str
+    statistic: str = "median"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mansard.core import BOUND_SHARE, Area, Bound, Grade, Implausible, Unknown, is_known, share_of, worst_grade
+from mansard.core.bound import LOW_CEILING
 from mansard.core.units import format_bytes_per_s, format_flop_per_s, format_ratio, format_s
 from mansard.diagnose.areas import (
     WAITING,
@@ -83,6 +84,17 @@ def _unrecorded(case: Case, share_of_step: float) -> Verdict:
     )  # fmt: skip
 
 
+def _why_above(share: float, area: Area) -> str:
+    """Say what most likely lets operations run above a ceiling: arithmetic gains nothing from a cache."""
+    if area is Area.COMPUTE:
+        return (
+            "The clock was above the one the peak is stated for"
+            if share <= LOW_CEILING
+            else "More FLOP are counted than ran"
+        )
+    return "Their data came from a nearer cache" if area is Area.MEMORY else "Fewer bytes crossed it than are counted"
+
+
 def _in_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator], share_of_step: float) -> Verdict:
     counter = _counter(case, bound)
     judged = [r for r in rows if r.judgement.limiting is not None]
@@ -104,7 +116,7 @@ def _in_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator], sha
     if bound is Bound.UNDETERMINED and isinstance(share, Implausible):
         sentence = (
             f"Undetermined: {format_ratio(share_of_step)} of a step is in operations that run at {share.value:.2f} of a ceiling, "
-            f"first {_short(rows[0].operator.name)}: {label}. Their data came from a nearer cache, or an input is wrong."
+            f"first {_short(rows[0].operator.name)}: {label}. {_why_above(share.value, limiting.area)}, or an input is wrong."
         )
     elif bound is Bound.UNDETERMINED:
         sentence = (

@@ -183,6 +183,7 @@ def _step(s: Mapping[str, Any]) -> StepTime:
         profiler_overhead_ratio=_optional_number(s["profiler_overhead_ratio"]),
         source=_text(s["source"]),
         note=_text(s["note"]),
+        statistic=_text(s.get("statistic", "median")),
     )
 
 

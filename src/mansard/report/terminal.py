@@ -219,6 +219,8 @@ def _step(page: _Page, d: Diagnosis) -> None:
         spread = f"{format_s(s.median_s)} in all: set-up, compilation and warm-up are in it"
     elif s.count == 1:  # one step has no spread; so says its interval of no width
         spread = f"{format_s(s.median_s)} median of 1 step, its spread is not known and warm-up may be in it"
+    elif s.statistic == "mean":
+        spread = f"{format_s(s.median_s)} mean of {s.count} steps that do different work, {low} to {high}"
     else:
         spread = f"{format_s(s.median_s)} median of {s.count} steps, 95 % of the median in {low} to {high}"
     found = "" if s.source == "none" else f"; steps found by {page.clean(s.source)}"

@@ -18,8 +18,8 @@ class Idle:
     """Disjoint idle intervals of one device between its first and its last piece of work, by cause.
 
     Args:
-        host_sync: A host thread waits in a synchronisation.
-        input_wait: The program waits for input.
+        host_sync: A host thread waits in a synchronisation, and no work is queued.
+        input_wait: The program waits for input, and no work is queued.
         late: The host had not yet called for the next work.
         queued: The next work was queued: what starting it costs the device.
         unexplained: Nothing recorded tells.
@@ -54,9 +54,11 @@ def idle_of(
     host = HostView(timeline, launches or join_launches(timeline))
     sync, waits = host.waits(parts)
     launch, late = host.launch_gaps(parts, gaps.start_ns, gaps.end_ns)
-    in_sync = intersection(gaps, sync)
-    in_input = difference(intersection(gaps, waits), sync)
-    rest = difference(gaps, union([sync, waits]))
+    hosts = ~host.queued_gaps(parts, gaps.start_ns, gaps.end_ns)
+    without_work = IntervalSet(start_ns=gaps.start_ns[hosts], end_ns=gaps.end_ns[hosts])
+    in_sync = intersection(without_work, sync)
+    in_input = difference(intersection(without_work, waits), sync)
+    rest = difference(gaps, union([in_sync, in_input]))
 
     def part(chosen: npt.NDArray[np.bool_]) -> IntervalSet:
         return intersection(rest, IntervalSet(start_ns=gaps.start_ns[chosen], end_ns=gaps.end_ns[chosen]))

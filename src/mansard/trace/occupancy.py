@@ -307,10 +307,11 @@ class HostView:
             start = gaps.start_ns[first : first + _GAPS_AT_ONCE]
             end = gaps.end_ns[first : first + _GAPS_AT_ONCE]
             length = end - start
-            in_sync = sync.covered_ns(start, end)
-            in_input = either.covered_ns(start, end) - in_sync
-            rest = length - in_sync - in_input
             launch, late = self.launch_gaps(parts, start, end)
+            hosts = ~self.queued_gaps(parts, start, end)
+            in_sync = np.where(hosts, sync.covered_ns(start, end), 0)
+            in_input = np.where(hosts, either.covered_ns(start, end) - in_sync, 0)
+            rest = length - in_sync - in_input
             causes[HOST_SYNC] += int(in_sync.sum())
             causes[INPUT_WAIT] += int(in_input.sum())
             causes[LAUNCH_GAP] += int(rest[launch].sum())
@@ -322,12 +323,27 @@ class HostView:
         self, parts: Mapping[Kind, WorkPart], start_ns: Int64Array, end_ns: Int64Array
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
         """Return which gaps are launch gaps, and in which the host had not yet called for the work after them."""
-        called = self._next_call(parts, end_ns)
-        late = called >= start_ns
-        return (called != NONE) & (late | (end_ns - start_ns <= QUEUED_GAP_NS)), late
+        call = self._next_call(parts, end_ns)
+        known = call != NONE
+        late = np.zeros(call.size, dtype=bool)
+        late[known] = self.launches.calls.start_ns[call[known]] >= start_ns[known]
+        return known & (late | (end_ns - start_ns <= QUEUED_GAP_NS)), late
+
+    def queued_gaps(
+        self, parts: Mapping[Kind, WorkPart], start_ns: Int64Array, end_ns: Int64Array
+    ) -> npt.NDArray[np.bool_]:
+        """Return in which gaps the call for the work after them had returned before they began.
+
+        What the host does in such a gap, waiting included, keeps nothing from the device: it waits with the device.
+        """
+        call = self._next_call(parts, end_ns)
+        known = call != NONE
+        queued = np.zeros(call.size, dtype=bool)
+        queued[known] = self.launches.calls.end_ns[call[known]] <= start_ns[known]
+        return queued
 
     def _next_call(self, parts: Mapping[Kind, WorkPart], start_ns: Int64Array) -> Int64Array:
-        """Return when the host called for the work that starts at each of these times, -1 where not known."""
+        """Return the row of the call for the work that starts at each of these times, -1 where not known."""
         found = np.full(start_ns.size, NONE, dtype=np.int64)
         if not len(self.launches.calls):
             return found
@@ -337,7 +353,7 @@ class HostView:
             place = np.minimum(np.searchsorted(part.start_ns, start_ns), part.rows.size - 1)
             call = self.launches.call[self._offsets[kind] + part.rows[place]]
             hit = (part.start_ns[place] == start_ns) & (call >= 0) & (found == NONE)
-            found[hit] = self.launches.calls.start_ns[call[hit]]
+            found[hit] = call[hit]
         return found
 
     def waits(self, parts: Mapping[Kind, WorkPart]) -> tuple[IntervalSet, IntervalSet]:
