@@ -23,14 +23,21 @@ from typing import Any
 BASE = 1_700_000_000_000_000_000
 
 
-def events(megabytes: float, late_us: int) -> list[dict[str, Any]]:
-    """Return pairs of a product and an all-reduce until the file is about so large."""
-    count = int(megabytes * 1e6 / 470)
+def events(megabytes: float, late_us: int, small: int) -> list[dict[str, Any]]:
+    """Return products and an all-reduce, again and again until the file is about so large.
+
+    Args:
+        megabytes: Size of the file [MB].
+        late_us: How much longer the products before each all-reduce take [us].
+        small: Kernels of 1 us before each product.
+    """
     out = []
-    for i in range(count):
+    for i in range(int(megabytes * 1e6 / (470 + 130 * small))):
         begin = 200 * i
-        out.append({"ph": "X", "cat": "kernel", "name": "ampere_sgemm_128x64_nn", "pid": 0, "tid": 7, "ts": begin,
-                    "dur": 100 + late_us, "args": {"device": 0, "stream": 7}})  # fmt: skip
+        products = [(begin + k, 1) for k in range(small)] + [(begin + small, 100 + late_us - small)]
+        for start, length in products:
+            out.append({"ph": "X", "cat": "kernel", "name": "ampere_sgemm_128x64_nn", "pid": 0, "tid": 7, "ts": start,
+                        "dur": length, "args": {"device": 0, "stream": 7}})  # fmt: skip
         out.append({"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "pid": 0, "tid": 9,
                     "ts": begin + 100 + late_us, "dur": 60 - late_us,
                     "args": {"device": 0, "stream": 9, "Collective name": "allreduce", "In msg nelems": 1000,
@@ -38,8 +45,8 @@ def events(megabytes: float, late_us: int) -> list[dict[str, Any]]:
     return out
 
 
-def make(folder: Path, files: int, megabytes: float) -> None:
-    texts = [json.dumps(events(megabytes, late)) for late in (0, 20)]
+def make(folder: Path, files: int, megabytes: float, small: int = 60) -> None:
+    texts = [json.dumps(events(megabytes, late, small)) for late in (0, 20)]
     for rank in range(files):
         head = json.dumps(
             {"baseTimeNanoseconds": BASE, "host_name": "node", "distributedInfo": {"rank": rank, "world_size": files}}
