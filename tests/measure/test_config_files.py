@@ -260,7 +260,7 @@ def test_points_that_cannot_run_are_waived_with_the_reason(tmp_path: Path) -> No
     assert [m for m, _ in reasons] == ["backend", "memory", "backend", "implementation"]
     assert "backend jax" in reasons[0][1]
     assert reasons[1][1] == "too wide for 8 GB"
-    assert "Keras" in reasons[3][1]
+    assert "no benchmark keras_attention" in reasons[3][1]
     assert plan.size == 5
 
 

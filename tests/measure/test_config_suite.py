@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import itertools
 import math
 from dataclasses import replace
@@ -16,6 +17,7 @@ import mansard
 from mansard.measure.config import json_schema, load_plan
 from mansard.measure.config.common import COMMON_NAMES
 from mansard.measure.config.names import all_names, find_benchmark, meaning_of
+from mansard.measure.config.plan import Plan
 from mansard.measure.config.presets import PRESETS
 from mansard.measure.config.published import ALSO_CALLED, PUBLISHED, SPELLED, WITHOUT_EFFECT, canonical
 from mansard.measure.config.yamlfile import Place, read_yaml
@@ -88,10 +90,27 @@ def suite_files(shared: Path) -> list[Path]:
     return found
 
 
+@functools.cache
+def document(path: Path) -> Any:
+    """Return what a file says; each is read once for all tests."""
+    return read_yaml(path).plain()
+
+
+HERE = {
+    backend: Where(backend=backend, platform="cpu", threads=2, cpus=(0, 1), memory_bytes=8e9)
+    for backend in ("jax", "torch", "numpy", "native")
+}
+
+
+@pytest.fixture(scope="module")
+def plans(shared: Path) -> dict[Path, Plan]:
+    """Return the plan of every file of the suite on a small machine."""
+    return {path: load_plan(path, where=HERE) for path in suite_files(shared)}
+
+
 def expected_size(path: Path) -> int:
     """Return how many points a file has, counted from its text alone and without the code under test's sweeps."""
-    document = read_yaml(path).plain()
-    return sum(_entry_size(entry, path) for entry in document["benchmarks"])
+    return sum(_entry_size(entry, path) for entry in document(path)["benchmarks"])
 
 
 def _entry_size(entry: dict[str, Any], path: Path) -> int:
@@ -126,10 +145,9 @@ def test_every_shape_of_the_suites_files_is_planned(tmp_path: Path, name: str) -
     assert plan.size == {"v2_ranges.yaml": 10, "v2_model.yaml": 13, "v1.yaml": 18}[name] == expected_size(path)
 
 
-def test_every_file_of_the_suite_is_planned_whole(shared: Path) -> None:
+def test_every_file_of_the_suite_is_planned_whole(plans: dict[Path, Plan]) -> None:
     total = 0
-    for path in suite_files(shared):
-        plan = load_plan(path)
+    for path, plan in plans.items():
         assert plan.size == expected_size(path), path
         assert len({p.name for p in plan.points} | {w.point.name for w in plan.waived}) == plan.size, path
         assert all(w.waived.reason for w in plan.waived)
@@ -153,7 +171,7 @@ def test_no_parameter_of_the_suites_files_is_unknown(shared: Path) -> None:
 def _words(path: Path) -> list[tuple[str, str]]:
     """Return every parameter that a file gives, with the name of its benchmark."""
     out = []
-    for entry in read_yaml(path).plain()["benchmarks"]:
+    for entry in document(path)["benchmarks"]:
         if "benchmark_name" in entry:
             blocks = [*entry.get("benchmark_params", []), *entry.get("benchmark_sweep_params", [])]
             words = {w.removesuffix("_range").removesuffix("_list") for b in blocks for w in b}
@@ -217,7 +235,7 @@ def validator() -> Any:
 
 def test_the_schema_accepts_every_file_of_the_suite(shared: Path, validator: Any) -> None:
     for path in suite_files(shared):
-        errors = list(itertools.islice(validator.iter_errors(read_yaml(path).plain()), 3))
+        errors = list(itertools.islice(validator.iter_errors(document(path)), 3))
         assert not errors, (path.name, [e.message for e in errors])
 
 
@@ -260,18 +278,13 @@ def test_the_schema_names_every_benchmark(validator: Any) -> None:
 # What this project has no benchmark for is waived by name; the rest runs, or a device, memory or type is missing.
 
 
-def test_every_point_of_the_suites_files_runs_or_is_waived_with_what_is_missing(shared: Path) -> None:
-    here = {
-        backend: Where(backend=backend, platform="cpu", threads=2, cpus=(0, 1), memory_bytes=8e9)
-        for backend in ("jax", "torch", "numpy", "native")
-    }
-    for path in suite_files(shared):
-        plan = load_plan(path, where=here)
+def test_every_point_of_the_suites_files_runs_or_is_waived_with_what_is_missing(plans: dict[Path, Plan]) -> None:
+    for path, plan in plans.items():
         for item in plan.waived:
             assert item.waived.missing in MISSING, (path.name, item.point.name)
             assert item.waived.reason, (path.name, item.point.name)
         for point in plan.points:
-            work = benchmark_named(point.benchmark).work(point.params, here[point.backend])
+            work = benchmark_named(point.benchmark).work(point.params, HERE[point.backend])
             assert 0 < float(work.demand.working_set) <= 8e9, (path.name, point.name)
 
 

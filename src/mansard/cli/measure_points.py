@@ -108,6 +108,8 @@ def run_points(wanted: Wanted, *, more: Callable[[list[dict[str, Any]]], None] |
             raise UsageError(f"{taken} exists", hint="--resume goes on with it, --force replaces it", code="exists")
     if wanted.resume and wanted.output is None:
         raise UsageError("--resume needs the folder of the run that was cut short", hint="-o FOLDER")
+    if wanted.output is not None and not wanted.dry_run:
+        _must_be_writable(wanted.output)
     progress, close = progress_bar(wanted.quiet)
     session = Session(
         effort=EFFORTS[wanted.suite], folder=wanted.output, threads=wanted.threads, seed=wanted.seed,
@@ -127,6 +129,12 @@ def run_points(wanted: Wanted, *, more: Callable[[list[dict[str, Any]]], None] |
         _say_size(plan, wanted)
     try:
         elements = session.run(plan.points, waived, resume=wanted.resume)
+    except KeyboardInterrupt:
+        kept = (
+            f"what is finished is in {wanted.output}; --resume goes on" if wanted.output else "nothing was kept: no -o"
+        )
+        click.echo(f"interrupted; {kept}", err=True)
+        raise
     finally:
         close()
     if wanted.as_json:
@@ -138,6 +146,15 @@ def run_points(wanted: Wanted, *, more: Callable[[list[dict[str, Any]]], None] |
     if wanted.output is not None and not wanted.quiet:
         click.echo(f"wrote {', '.join(str(p) for p in sorted(wanted.output.iterdir()) if p.is_file())}", err=True)
     return exit_code(elements)
+
+
+def _must_be_writable(folder: Path) -> None:
+    """Make the folder of the results and write into it, before minutes are spent on what could not be kept."""
+    from mansard.measure.store import write_text
+
+    probe = folder / ".writable"
+    write_text(probe, "")
+    probe.unlink(missing_ok=True)
 
 
 def _refresh(session: Session, wanted: Wanted) -> None:

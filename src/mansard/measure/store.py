@@ -57,7 +57,8 @@ def write_text(path: Path, text: str) -> None:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     except OSError as error:
         raise InputError(
-            f"cannot write {path}: {error.strerror or error}", hint=f"set {DIRECTORY_VARIABLE} to a folder of yours"
+            f"cannot write {path}: {error.strerror or error}",
+            hint=f"give a folder of yours: -o for results, {DIRECTORY_VARIABLE} for what is kept",
         ) from None
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:

@@ -81,14 +81,18 @@ def nearest(name: str, known: Iterable[str], count: int = 1) -> tuple[str, ...]:
     return tuple(by_folded[item] for item in found)
 
 
+MOST_NAMES = 40  # a longer list hides the nearest name
+
+
 def unknown_name(place: Place | None, what: str, name: str, known: Iterable[str], *, within: str = "") -> UsageError:
-    """Return the error of a name that is not known, with the nearest ones and the whole list."""
+    """Return the error of a name that is not known, with the nearest ones and, where it can be read, the whole list."""
     names = sorted(set(known))
     near = nearest(name, names)
     message = f"unknown {what} {name!r}" + (f" of {within}" if within else "")
     if near:
         message += f"; the nearest is {near[0]!r}"
-    return config_error(place, message, hint="known: " + ", ".join(names), code="unknown_name")
+    hint = "known: " + ", ".join(names) if len(names) <= MOST_NAMES else "`mansard measure --list` names them all"
+    return config_error(place, message, hint=hint, code="unknown_name")
 
 
 def read_yaml(path: Path) -> Value:

@@ -259,7 +259,7 @@ class Runner:
         for batch in batches(ready, meminfo("MemAvailable")):
             if self._spent():
                 for state in batch:
-                    text = f"the budget of {self._set.budget_s:.0f} s was spent (missing: time)"
+                    text = f"the budget of {self._set.budget_s:.3g} s was spent (missing: time)"
                     self._keep(unmeasured(state.point, State.WAIVED, text))
                 continue
             self._batch(backend, flags, batch)
