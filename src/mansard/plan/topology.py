@@ -283,7 +283,8 @@ def _by_kind(
     out = []
     for kind in KINDS:
         time_s = sent_bytes = number = 0.0
-        ranks, operations, where = 1, [], {}
+        ranks, operations = 1, []
+        where: dict[str, float] = {}
         for own, operation, size, calls, kinds in rows:
             if own != kind:
                 continue

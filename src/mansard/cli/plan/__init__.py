@@ -8,6 +8,7 @@ import click
 
 #: Question -> module with a click command named `command`, and the line shown in the overview.
 QUESTIONS: dict[str, tuple[str, str]] = {
+    "scale": ("mansard.cli.plan.scale", "How far a job scales, and the N where it stops paying."),
     "topology": (
         "mansard.cli.plan.topology",
         "Which slice shape, and which of its axes for which kind of parallelism.",
