@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,20 @@ def test_a_file_can_only_hold_plain_yaml(tmp_path: Path) -> None:
     path.write_text("rules:\n  - metric: '*/step_time_s'\n    max_regression: 3 %\n    floor: 10 us\n")
     (rule,) = read_rules(path).rules
     assert (rule.regression_ratio, rule.floor_s) == (0.03, pytest.approx(1e-5))
+
+
+def test_the_templates_of_the_repository_are_what_they_say() -> None:
+    from ruamel.yaml import YAML
+
+    folder = Path(__file__).parents[2] / "examples" / "ci"
+    rules = read_rules(folder / "rules.yaml")
+    assert [r.condition for r in rules.rules] == ["at_least", "max_regression", "at_most"]
+    action = YAML(typ="safe").load((folder / "github-action" / "action.yml").read_text())
+    assert action["runs"]["using"] == "composite"
+    used = {i for step in action["runs"]["steps"] for i in re.findall(r"inputs\.(\w+)", json.dumps(step))}
+    assert used == set(action["inputs"])
+    for name in ("github-workflow.yml", "gitlab.yml"):
+        assert YAML(typ="safe").load((folder / name).read_text())
 
 
 # --- outputs -------------------------------------------------------------------------------------------------------------

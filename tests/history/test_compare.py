@@ -255,6 +255,17 @@ def test_a_real_change_among_many_is_still_found() -> None:
     assert slower == ["b3/time_s"]
 
 
+def test_one_change_among_hundreds_is_still_found() -> None:
+    # 800 figures: the probability of the one has to come below 0.05 / 800 = 6e-5, which 2,000 draws cannot tell.
+    sides = [
+        record(*({"name": f"b{i}", "runs": [[(1.5 if s and i == 3 else 1.0)] * 9]} for i in range(800)))
+        for s in range(2)
+    ]
+    found = compare([sides[0]], [sides[1]], Limits(draws=2000, run_ratio=0.001))
+    assert [r.name for r in found.results if r.verdict is not ComparisonVerdict.SAME] == ["b3/time_s"]
+    assert found.verdict is ComparisonVerdict.SLOWER
+
+
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10_000), scale=st.floats(0.7, 1.4), sigma=st.floats(0.001, 0.2), n=st.integers(5, 40))
 def test_swapping_the_sides_inverts_the_verdict(seed: int, scale: float, sigma: float, n: int) -> None:

@@ -96,6 +96,14 @@ def test_one_lucky_run_does_not_ratchet_the_baseline(store: Store) -> None:
     assert {e.stored.source: e.state for e in store.baseline("main").entries}["lucky.json"] == "pending"
 
 
+def test_a_slow_decline_is_reported_because_a_baseline_freezes(store: Store) -> None:
+    actions = [add_to_baseline(store, "main", scaled(1.003**i), source=f"{i}.json") for i in (*range(9), 40)]
+    assert [a.action for a in actions[:9]] == ["started", *["joined"] * 7, "kept"]
+    assert len(store.baseline("main").entries) == 8
+    # The eight runs lie around 1.003^3.5 = 1.011, the last one at 1.003^40 = 1.127: 11.5 % more.
+    assert (actions[-1].action, actions[-1].exit_code) == ("refused", 1)
+
+
 def test_a_worse_result_is_refused_and_can_be_accepted_with_a_reason(store: Store) -> None:
     add_to_baseline(store, "main", scaled(1.0), source="a.json")
     refused = add_to_baseline(store, "main", scaled(1.3), source="b.json")

@@ -11,13 +11,16 @@ from mansard.history.documents import read_bytes
 from mansard.history.records import Record
 from mansard.history.store import Store
 
+#: A baseline that took in every run that is nearly the same would follow a slow decline and never report it.
+MOST_RUNS = 8
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Added:
     """What became of a result that was offered to a baseline.
 
     Args:
-        action: `started`, `joined`, `pending`, `advanced`, `accepted`, `unchanged` or `refused`.
+        action: `started`, `joined`, `kept`, `pending`, `advanced`, `accepted`, `unchanged` or `refused`.
         text: What that means, in words.
         comparison: The comparison with the accepted results, where there were any.
     """
@@ -72,6 +75,10 @@ def add_to_baseline(
     if accept:
         store.replace(name, raw, source=source, reason=accept, form=form, labels=labels)
         return Added(action="accepted", text=f"baseline {name!r} is now {source}: {accept}", comparison=found)
+    if found.verdict is ComparisonVerdict.SAME and known.states["accepted"] >= MOST_RUNS:
+        store.add(raw, source=source, form=form, labels=labels)
+        text = f"{source} is the same as baseline {name!r}, which has its {MOST_RUNS} runs: kept in the history alone"
+        return Added(action="kept", text=text, comparison=found)
     if found.verdict is ComparisonVerdict.SAME:
         offer.put(store, name, state="accepted", reason="the same as the baseline")
         return Added(action="joined", text=f"{source} joins baseline {name!r}: no change", comparison=found)

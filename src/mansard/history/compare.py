@@ -183,7 +183,7 @@ class _Open:
     """A comparison whose numbers are there and whose verdict waits for all the others."""
 
     a: Measurement
-    b: Measurement
+    sides: tuple[tuple[Measurement, ...], tuple[Measurement, ...]]
     ratio: Ratio
     cycles: Ratio | None
     samples: tuple[int, int]
@@ -324,7 +324,7 @@ def _measured(
         cycles = _ratio([_in_cycles(m) for m in a], [_in_cycles(m) for m in b], limits)
     sides = _side(a), _side(b)
     return _Open(
-        a=first, b=b[0], ratio=ratio, cycles=cycles, samples=counts, values=(sides[0].median, sides[1].median), differs=differs,
+        a=first, sides=(tuple(a), tuple(b)), ratio=ratio, cycles=cycles, samples=counts, values=(sides[0].median, sides[1].median), differs=differs,
         exact=exact,
     )  # fmt: skip
 
@@ -372,11 +372,26 @@ def _ratio(a: Sequence[Measurement], b: Sequence[Measurement], limits: Limits) -
 
 def _decide(entries: Sequence[Result | _Open], limits: Limits) -> tuple[Result, ...]:
     """Return the results, with the probabilities adjusted for how many figures were compared at once."""
-    waiting = [e for e in entries if isinstance(e, _Open) and not e.exact]
+    sharp = _sharpened(entries, limits)
+    waiting = [e for e in sharp if isinstance(e, _Open) and not e.exact]
     adjusted = iter(benjamini_hochberg([e.ratio.p_changed for e in waiting]))
-    return tuple(
-        e if isinstance(e, Result) else _judge(e, None if e.exact else next(adjusted), limits) for e in entries
-    )
+    return tuple(e if isinstance(e, Result) else _judge(e, None if e.exact else next(adjusted), limits) for e in sharp)
+
+
+def _sharpened(entries: Sequence[Result | _Open], limits: Limits) -> list[Result | _Open]:
+    """Return the comparisons, with more draws for those whose probability is too small for the draws that were made.
+
+    One real change among m has to come below level / m, and n draws resolve 2 / n: 20,000 of them stop to do for 500 figures.
+    """
+    count = sum(isinstance(e, _Open) and not e.exact for e in entries)
+    needed = math.ceil(8 * count / limits.level)
+    if needed <= limits.draws:
+        return list(entries)
+    more = replace(limits, draws=needed)
+    return [
+        replace(e, ratio=_ratio(*e.sides, more)) if isinstance(e, _Open) and not e.exact and e.ratio.p_changed < limits.level else e
+        for e in entries
+    ]  # fmt: skip
 
 
 def _judge(e: _Open, p: float | None, limits: Limits) -> Result:
