@@ -20,7 +20,8 @@ CONSTANT_SHARE = 0.25  # of the read bytes that a constant inside the program ma
 CONSTANT_BYTES = 65536.0  # smaller ones are tables
 HUGE_PAGE_BYTES = 2.0**21
 HUGE_FAULT_S = 2e-4  # clearing 2 MiB at 10 GB/s, the slowest that is likely
-HUGE_FAULT_SHARE = 0.05
+FAULT_S = 2e-6  # clearing 4 KiB and the trap: 65,537 faults made 512 MiB of traffic 125 ms longer
+FAULT_TIME_SHARE = 0.05
 ZERO_SHARE = 0.99
 DENORMAL_SHARE = 0.01
 CACHES_BELOW = 4.0  # a working set of at least this many last-level caches is hardly found in them
@@ -282,8 +283,9 @@ def _faults(e: Evidence, facts: Facts) -> Iterator[Finding]:
     per_call, written = faults / calls, float(e.work.demand.write_bytes)
     # One fault may bring in a huge page, and nothing tells which did: memory that is kept faults hardly at all.
     small = per_call * float(resource.getpagesize()) >= FAULT_SHARE * written
+    small = small and per_call * FAULT_S >= FAULT_TIME_SHARE * e.time_s  # fewer are not seen in the time
     huge = per_call >= max(2.0, FAULT_SHARE * written / HUGE_PAGE_BYTES)
-    huge = huge and per_call * HUGE_FAULT_S >= HUGE_FAULT_SHARE * e.time_s  # fewer are not seen in the time
+    huge = huge and per_call * HUGE_FAULT_S >= FAULT_TIME_SHARE * e.time_s
     if written >= 2.0**20 and (small or huge):
         text = f"{per_call:.0f} page faults per call: it writes into new memory, and the kernel's work is in the time"
         yield Finding(code="page_faults", text=text)
