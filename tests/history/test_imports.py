@@ -180,3 +180,16 @@ def test_a_name_twice_is_refused() -> None:
     row = {"name": "a", "runs": [[1.0]]}
     with pytest.raises(InputError, match="more than once"):
         read_bytes(json.dumps({"schema": "samples/1", "benchmarks": [row, row]}).encode(), source="x")
+
+
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_a_sample_that_is_no_number_is_a_flaw_and_not_a_figure(word: str) -> None:
+    raw = '{"schema": "samples/1", "benchmarks": [{"name": "a", "runs": [[1.0, WORD, 1.0]]}]}'.replace("WORD", word)
+    (found,) = read_bytes(raw.encode(), source="x").measurements
+    assert found.flaw.startswith("a sample is ")
+    assert isinstance(found.value, Unknown)
+
+
+def test_a_document_nested_without_end_is_an_input_error() -> None:
+    with pytest.raises(InputError):
+        read_bytes(b"[" * 100_000, source="x")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,7 @@ def read_bytes(
         raise
     except _DAMAGE as error:
         raise InputError(f"{source} is a damaged {form} document: {type(error).__name__}: {error}") from None
+    found = [_finite_or_flawed(m) for m in found]
     if labels:
         found = [_labelled(m, labels) for m in found]
     twice = _twice(found)
@@ -95,7 +97,7 @@ def read_samples(
 def _json(text: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (json.JSONDecodeError, RecursionError):
         return None
 
 
@@ -125,6 +127,17 @@ def _labelled(m: Measurement, labels: Mapping[str, Mapping[str, str]]) -> Measur
     import dataclasses
 
     return dataclasses.replace(m, fingerprint=m.fingerprint.merged(labels))
+
+
+def _finite_or_flawed(m: Measurement) -> Measurement:
+    """Return a measurement whose figures are numbers: one with NaN or infinity among them keeps its name and loses its figures."""
+    import dataclasses
+
+    wrong = [x for x in (*m.samples, *(m.stated or ())) if not math.isfinite(x)]
+    if not wrong:
+        return m
+    text = f"a sample is {wrong[0]}, which no document may hold"
+    return dataclasses.replace(m, groups=(), stated=None, flaw=text, absent=text)
 
 
 def _twice(found: Iterable[Measurement]) -> str:
