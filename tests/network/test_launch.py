@@ -1,4 +1,4 @@
-"""Launchers by their environments, as they were recorded under each of them (names of hosts and jobs changed)."""
+"""Launchers by the environment variables that each of them documents."""
 
 import pytest
 
