@@ -186,10 +186,14 @@ def test_ring_and_tree_of_eight_by_hand():
     # ring: 14 x 2 us + 1.75 x 4.5e9/450e9 = 17.528 ms; tree: 6 x 2 us + 2 x 10 ms = 20.012 ms
     assert by["ring"].time_s == pytest.approx(17.528e-3)
     assert by["tree"].time_s == pytest.approx(20.012e-3)
-    # 4 KB: the tree wins, 12 us against 28 us
+    # 4 KB: ring 28 us, tree 12 us, two direct exchanges 4 us, and one in which each sends all: 2 us + 7 x 4 KB/450 GB/s
     small = collective_ceilings(fabric, "all_reduce", size_bytes=4e3)
-    assert small[0].algorithm == "tree"
-    assert small[0].time_s == pytest.approx(12e-6, rel=2e-2)
+    assert [c.algorithm for c in small if not c.effective] == ["one-shot", "direct", "tree", "ring"]
+    assert [round(c.time_s * 1e6, 1) for c in small if not c.effective] == [2.1, 4.0, 12.0, 28.0]
+    # 4.5 GB: two direct exchanges, 4 us and the bytes of the ring; one-shot 7 x 10 ms
+    assert ring[0].algorithm == "direct"
+    assert ring[0].time_s == pytest.approx(17.504e-3)
+    assert by["one-shot"].time_s == pytest.approx(70.002e-3)
     # without a latency on record it stays unknown, and is no zero
     assert isinstance(best_ceiling(built("h100-sxm", "8"), "all_reduce", size_bytes=4e3).latency_s, Unknown)
 

@@ -136,3 +136,35 @@ def test_the_verb_refuses_what_it_does_not_know():
     assert "--network" in result.exception.hint
     result = CliRunner().invoke(cli, ["plan", "topology", "8", "--on", "h200", *COMMON, "--ep", "2"])
     assert "expert parallelism is not among" in result.exception.message
+
+
+def test_latency_left_out_is_said_and_latency_given_counts():
+    decode = (
+        "--on",
+        "h200",
+        "--model",
+        "llama-3.1-8b",
+        "--phase",
+        "decode",
+        "--batch",
+        "8",
+        "--context",
+        "1024",
+        "--tp",
+        "8",
+    )
+    assert "Latency of nvlink is on no record" in run("8", *decode).output
+    given = run("8", *decode, "--hop", "2 us")
+    assert "on no record" not in given.output
+    best = json.loads(run("8", *decode, "--hop", "2 us", "--json").stdout)["shapes"][0]["best"]
+    # 65 all-reduces of 8 x 4096 x 2 B over eight: each sends its buffer to seven others at once, 2 us + 7 x 65,536 B / 450 GB/s.
+    tensor = best["traffic"][0]
+    assert tensor["calls"] == 65
+    assert tensor["time_s"] == pytest.approx(65 * (2e-6 + 7 * 65536 / 450e9), rel=1e-6)
+
+
+def test_of_equal_shapes_the_one_with_fewer_messages_is_first():
+    result = run("8x1x1", "2x2x2", "--on", "tpu-v5p", *COMMON, "--json")
+    document = json.loads(result.stdout)
+    assert [row["shape"] for row in document["shapes"]] == ["2x2x2", "8x1x1"]
+    assert "2x2x2 before 8x1x1" in run("8x1x1", "2x2x2", "--on", "tpu-v5p", *COMMON).output

@@ -73,6 +73,7 @@ def fabric_of(
     hop_s: float | None = None,
     die_bytes_per_s: float | None = None,
     network_bytes_per_s: float | None = None,
+    network_hop_s: float | None = None,
     per_pcie_switch: int | None = None,
 ) -> Fabric:
     """Return the network of one shape of a product.
@@ -85,6 +86,7 @@ def fabric_of(
         hop_s: Time of one hop [s]; None takes what is on record.
         die_bytes_per_s: Between the devices of one package, one way [B/s].
         network_bytes_per_s: Of one package into the network between slices or nodes, one way [B/s].
+        network_hop_s: Time of one crossing of that network [s].
         per_pcie_switch: Devices behind one PCIe switch, which share one uplink.
 
     Raises:
@@ -115,7 +117,7 @@ def fabric_of(
             hint='add --network "50 GB/s": one way, of one chip or GPU',
         )
     packages = fabric.devices // sku.package.devices
-    return networked(fabric, units=shape.outer, bytes_per_s=network_bytes_per_s * packages)
+    return networked(fabric, units=shape.outer, bytes_per_s=network_bytes_per_s * packages, hop_s=network_hop_s)
 
 
 def torus_fabric(

@@ -132,7 +132,7 @@ class CollectiveCeiling:
 
     Args:
         operation: Canonical name.
-        algorithm: `ring`, `tree`, `direct`, `torus`, `levels` or `in-network`.
+        algorithm: `ring`, `direct`, `tree`, `one-shot`, `torus`, `levels` or `in-network`.
         size_bytes: S as `core.collectives.SIZE_MEANS` says [B].
         ranks: Devices in the group.
         time_s: Least time [s]; without latency where that is unknown.
@@ -270,7 +270,7 @@ def _middles(level: Level, size: float, members: Group, i: int, ranks: int, shar
 
 
 def _on_a_switch(bound: CollectiveCeiling, level: Level, size: float) -> list[CollectiveCeiling]:
-    """Ring, tree and direct exchange where each member reaches each other."""
+    """Ring, direct exchange and trees where each member reaches each other; of equals the ring is first."""
     n, name = bound.ranks, bound.operation
     if name in ("all_to_all", "ppermute"):
         alpha = level.hop_s
@@ -289,16 +289,35 @@ def _on_a_switch(bound: CollectiveCeiling, level: Level, size: float) -> list[Co
             source="Thakur, Rabenseifner and Gropp 2005; Patarasuk and Yuan 2009",
         )
     ]  # fmt: skip
+    out.append(
+        replace(
+            bound, algorithm="direct", latency_s=passes * level.hop_s, time_s=bound.bandwidth_s + passes * alpha_s,
+            formula=f"{'2 ' if passes == 2 else ''}(alpha + S (n - 1)/n / B)",
+            source="each member sends its part to each other at once; Thakur, Rabenseifner and Gropp 2005",
+        )
+    )  # fmt: skip
     if name == "all_reduce":
-        time_s = tree_time(name, size_bytes=size, ranks=n, bytes_per_s=rate, alpha_s=alpha_s)
-        out.append(
-            replace(
-                bound, algorithm="tree", latency_s=2 * math.ceil(math.log2(n)) * level.hop_s, time_s=time_s,
-                bandwidth_s=2.0 * size / rate, busbw_bytes_per_s=rate * sent_ratio(name, n) / 2.0,
-                formula="2 (log2(n) alpha + S / B)", source="Sanders, Speck and Traeff 2009",
-            )
-        )  # fmt: skip
+        out += _trees(bound, level, size, rate, alpha_s)
     return out
+
+
+def _trees(bound: CollectiveCeiling, level: Level, size: float, rate: float, alpha_s: float) -> list[CollectiveCeiling]:
+    """All-reduces that trade bandwidth for latency: two trees, and each member sending all it has to each other."""
+    n, factor = bound.ranks, sent_ratio("all_reduce", bound.ranks)
+    once = (n - 1) * size / rate
+    return [
+        replace(
+            bound, algorithm="tree", latency_s=2 * math.ceil(math.log2(n)) * level.hop_s,
+            time_s=tree_time("all_reduce", size_bytes=size, ranks=n, bytes_per_s=rate, alpha_s=alpha_s),
+            bandwidth_s=2.0 * size / rate, busbw_bytes_per_s=rate * factor / 2.0,
+            formula="2 (log2(n) alpha + S / B)", source="Sanders, Speck and Traeff 2009",
+        ),
+        replace(
+            bound, algorithm="one-shot", latency_s=level.hop_s, time_s=once + alpha_s, bandwidth_s=once,
+            busbw_bytes_per_s=rate * factor / (n - 1), formula="alpha + (n - 1) S / B",
+            source="each member sends its buffer to each other at once and adds what it receives",
+        ),
+    ]  # fmt: skip
 
 
 def _in_network(

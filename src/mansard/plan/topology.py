@@ -15,6 +15,7 @@ from typing import Any
 
 from mansard.core.collectives import sent_ratio
 from mansard.core.errors import UndecidedError, UsageError
+from mansard.core.units import format_bytes, format_bytes_per_s, format_s
 from mansard.core.unknown import Unknown
 from mansard.hardware.topology import Fabric, Group, best_ceiling
 from mansard.predict.bound import Machine
@@ -415,8 +416,8 @@ def _reasons(axes: Sequence[MeshAxis], built: Sequence[Assignment]) -> list[str]
         for item in best.traffic:
             if item.kind in mine:
                 parts.append(
-                    f"{item.kind} sends {item.sent_bytes / 1e9:.3g} GB a step at {item.bytes_per_s / 1e9:.3g} GB/s: "
-                    f"{item.time_s * 1e3:.3g} ms"
+                    f"{item.kind} sends {format_bytes(item.sent_bytes)} a step at {format_bytes_per_s(item.bytes_per_s)}: "
+                    f"{format_s(item.time_s)}"
                 )
         other = next((b for b in built[1:] if _kinds_on(b.degrees[place]) != _kinds_on(mine)), None)
         if other is not None:
@@ -425,8 +426,8 @@ def _reasons(axes: Sequence[MeshAxis], built: Sequence[Assignment]) -> list[str]
                 parts.append(f"with {there} instead it does not fit")
             else:
                 parts.append(
-                    f"the best with {there} instead has {other.messages_s * 1e3:.3g} ms of messages against "
-                    f"{best.messages_s * 1e3:.3g} and a step of {other.step_s * 1e3:.4g} ms against {best.step_s * 1e3:.4g}"
+                    f"the best with {there} instead has {format_s(other.messages_s)} of messages against "
+                    f"{format_s(best.messages_s)} and a step of {format_s(other.step_s)} against {format_s(best.step_s)}"
                 )
         out.append("; ".join([text, *parts]))
     return out
@@ -444,6 +445,7 @@ def shape_json(found: ShapePlan) -> dict[str, Any]:
         "axes": [{"name": a.name, "length": a.length, "text": a.text} for a in found.axes],
         "best": found.best if isinstance(found.best, Unknown) else _assignment_json(found, found.best),
         "others": [_assignment_json(found, o) for o in found.others],
+        "without_latency": [v.name for v in found.fabric.levels if v.units > 1 and isinstance(v.hop_s, Unknown)],
         "tried": found.tried, "refused": found.refused, "reasons": found.reasons,
     }  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mansard.core.units import format_bytes, format_bytes_per_s, format_s
+from mansard.core.units import format_bytes, format_bytes_per_s, format_ratio, format_s
 from mansard.report.text import clean
 
 _NAMES = {"tensor": "tensor", "expert": "expert", "context": "context"}
@@ -52,11 +52,37 @@ def topology_text(document: Mapping[str, Any]) -> str:
         lines += ["  " + "  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in table]
     if bad:
         lines += ["", "Not possible:", *bad]
+    lines += _beside(document)
     first = document["shapes"][0]
     if "unknown" not in first["best"]:
         lines += ["", *_detail(first, data)]
     lines += ["", "Assumed:", *(f"  {clean(text)}" for text in document["assumed"])]
     return "\n".join(lines)
+
+
+def _beside(document: Mapping[str, Any]) -> list[str]:
+    """Why the first shape is first, and what its times leave out."""
+    rows = [row for row in document["shapes"] if "unknown" not in row["best"]]
+    lines: list[str] = []
+    if len(rows) > 1:
+        one, two = rows[0], rows[1]
+        why = "it does not fit" if two["best"]["fits"] is False and one["best"]["fits"] is not False else (
+            f"{two['best']['tokens_per_s_and_device']:.4g} tokens a second and device against "
+            f"{one['best']['tokens_per_s_and_device']:.4g}, messages {_share(two)} of the step against {_share(one)}"
+        )  # fmt: skip
+        lines += ["", f"{one['shape']} before {two['shape']}: {why}"]
+    left = sorted({name for row in rows for name in row["without_latency"]})
+    if left:
+        lines += [
+            "",
+            f"Latency of {', '.join(left)} is on no record and left out (--hop, --network-hop): small messages,",
+        ]
+        lines += ["as in decode, then take longer than shown, the more the more devices share them."]
+    return lines
+
+
+def _share(row: Mapping[str, Any]) -> str:
+    return format_ratio(row["best"]["messages_s"] / row["best"]["step_s"])
 
 
 def _detail(row: Mapping[str, Any], data: str) -> list[str]:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 @click.option("--hop", metavar="TIME", help="Time of one hop.  [default: what is on record]")
 @click.option("--die-link", metavar="RATE", help="Between the devices of one package, one way.")
 @click.option("--network", metavar="RATE", help="Of one chip or GPU into the network between slices or nodes, one way.")
+@click.option("--network-hop", metavar="TIME", help="Time of one crossing of that network.")
 @click.option("--pcie-switch", type=int, help="Devices behind one PCIe switch.")
 @click.option("--in-network", is_flag=True, help="The network reduces (NVLS, SHARP).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -93,14 +94,15 @@ def command(shapes: tuple[str, ...], **options: Any) -> int:
     return 0 if any(not isinstance(row["best"], Unknown) for row in rows) else 3
 
 
-def _rank(row: Mapping[str, Any]) -> tuple[bool, bool, float]:
-    """Shapes that work first, those that fit before those that do not, then by tokens per second and device."""
+def _rank(row: Mapping[str, Any]) -> tuple[bool, bool, float, float]:
+    """Shapes that work first, then those that fit, then tokens per second and device; of equals, the fewer messages."""
     from mansard.core.unknown import Unknown
 
     best = row["best"]
     if isinstance(best, Unknown):
-        return (True, True, 0.0)
-    return (False, best["fits"] is False, -best["tokens_per_s_and_device"])
+        return (True, True, 0.0, 0.0)
+    rate = float(f"{best['tokens_per_s_and_device']:.4g}")
+    return (False, best["fits"] is False, -rate, best["messages_s"] / best["step_s"])
 
 
 def _request(options: Mapping[str, Any]) -> Request:
@@ -142,6 +144,7 @@ def _fabric(text: str, options: Mapping[str, Any]) -> Fabric | Any:
         return fabric_of(
             load(options["on"]), parse_shape(text), wrap=options["wrap"], link_bytes_per_s=rate("link_rate"),
             hop_s=rate("hop", "s"), die_bytes_per_s=rate("die_link"), network_bytes_per_s=rate("network"),
+            network_hop_s=rate("network_hop", "s"),
             per_pcie_switch=options["pcie_switch"],
         )  # fmt: skip
     except ShapeError as error:
