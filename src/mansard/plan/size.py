@@ -368,20 +368,24 @@ def _timed(
     )  # fmt: skip
 
 
-def _range(result: Estimate) -> Range:
-    """The range of a phase; unknown where a resource that could decide it has no ceiling."""
+def floor_of(result: Estimate) -> float | Unknown:
+    """Return the bound of an estimate [s]; unknown where a resource that could decide it has no ceiling."""
     bound = result.bound
-    if isinstance(bound, PhaseBound) and is_known(bound.time_s):
+    if isinstance(bound, Unknown):
+        return bound
+    for row in bound.kernels:
         # Vector work alone, such as a rotation on the chip, does not decide a step; a floor may leave it out.
-        open_rows = [
-            row
-            for row in bound.kernels
-            if row.bound is Bound.UNDETERMINED
-            and (row.demand.flop or row.demand.link_bytes or float(row.demand.bytes) > 0)
-        ]
-        if open_rows:
-            unknown = _first_unknown(open_rows[0].least.unknown)
-            return Range(low_s=unknown, expected_s=unknown, high_s=unknown, basis="a ceiling is missing")
+        matters = row.demand.flop or row.demand.link_bytes or float(row.demand.bytes) > 0
+        if row.bound is Bound.UNDETERMINED and matters:
+            return _first_unknown(row.least.unknown)
+    return bound.time_s
+
+
+def _range(result: Estimate) -> Range:
+    """The range of a phase."""
+    floor = floor_of(result)
+    if isinstance(floor, Unknown):
+        return Range(low_s=floor, expected_s=floor, high_s=floor, basis="a ceiling is missing")
     prediction = prediction_of(result)
     return Range(
         low_s=prediction.low_s, expected_s=prediction.expected_s, high_s=prediction.high_s, basis=prediction.basis

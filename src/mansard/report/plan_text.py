@@ -37,7 +37,8 @@ def wrapped(text: str, indent: str = "  ") -> list[str]:
     ) or [indent.rstrip()]
 
 
-def _notes(lines: Sequence[str], title: str) -> list[str]:
+def notes_text(lines: Sequence[str], title: str) -> list[str]:
+    """Return notes as a list under a title, each once."""
     unique = list(dict.fromkeys(lines))
     return ["", f"  {title}:", *(row for text in unique for row in wrapped(f"- {text}"))] if unique else []
 
@@ -56,9 +57,9 @@ def size_text(document: Mapping[str, Any], *, rows: int = 24) -> str:
     granted = [n for c in candidates for n in c["notes"]] if len(candidates) <= 4 else _shared(candidates)
     won = [c for i, c in enumerate(candidates) if i in winners]
     bases = [f"{key}: {c[key]['basis']}" for c in won for key in ("tpot", "step") if c[key]]
-    out += _notes([f"time: {document['time_is']}; cost: {document['cost_is']}", *bases, *granted], "to know")
+    out += notes_text([f"time: {document['time_is']}; cost: {document['cost_is']}", *bases, *granted], "to know")
     if left := document["left_out"]:
-        out += _notes([f"{item['device']}: {item['reason']}" for item in left], "not judged")
+        out += notes_text([f"{item['device']}: {item['reason']}" for item in left], "not judged")
     return "\n".join(out)
 
 

@@ -14,6 +14,8 @@ QUESTIONS: dict[str, tuple[str, str]] = {
         "Which slice shape, and which of its axes for which kind of parallelism.",
     ),
     "size": ("mansard.cli.plan.size", "How many devices hold a model, how fast they are, what they cost."),
+    "offload": ("mansard.cli.plan.offload", "Experts or layers on the host: hit rates, misses, the link."),
+    "whatif": ("mansard.cli.plan.whatif", "One ceiling changed: which part of a step moves."),
 }
 
 
@@ -42,6 +44,7 @@ def command() -> None:
     """Answer before a job is started: topology, scaling, and what fits.
 
     \b
+      mansard plan size llama-3.1-70b --on h100-sxm,h200 --context 8192 --concurrency 32
       mansard plan topology 2x2x2 4x2x1 --on tpu-v5p --model config.json --batch 64 --seq 4096
       mansard plan scale --point 1:100 --point 2:53 --point 4:29 --point 8:17
     """
