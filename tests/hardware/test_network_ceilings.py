@@ -269,6 +269,16 @@ def test_links_between_the_ends_never_slow_anything(fabric, operation, size):
     assert after.time_s <= best_ceiling(fabric, operation, size_bytes=size).time_s * (1 + 1e-9)
 
 
+@given(st.integers(2, 9), st.integers(2, 9), st.booleans(), st.sampled_from(OPERATIONS), st.floats(0, 1e12))
+def test_a_second_axis_of_links_never_slows_the_same_devices(a, b, wrap, operation, size):
+    def torus(*lengths):
+        axes = tuple(Axis(length=n, wraps=wrap) for n in lengths)
+        level = Level(name="ici", kind="torus", axes=axes, bytes_per_s=5e10, hop_s=1e-6, source="")
+        return best_ceiling(Fabric(name="any", levels=(level,)), operation, size_bytes=size).time_s
+
+    assert torus(a, b) <= torus(a * b) * (1 + 1e-9)
+
+
 @given(fabrics(), st.floats(1, 1e12))
 def test_reduction_in_the_network_is_never_slower_and_never_twice_as_fast(fabric, size):
     found = collective_ceilings(fabric, "all_reduce", size_bytes=size)

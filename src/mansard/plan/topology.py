@@ -372,7 +372,11 @@ def plan_shape(
         built.append(_assignment(fabric, axes, degrees, estimates[plan], in_network=in_network))
     built.sort(key=lambda a: a.order)
     if not built:
-        why = next(iter(refused), "no way to use the axes gives the ranks that were asked for")
+        wanted = ", ".join(f"{kind} {n}" for kind, n in fixed.items())
+        lengths = " x ".join(str(axis.length) for axis in axes) or "1"
+        why = next(
+            iter(refused), f"axes of {lengths} give no {wanted} with {', '.join(kinds)}: a torus axis goes to one kind"
+        )
         return ShapePlan(
             fabric=fabric, axes=axes, best=Unknown(why, ("other ranks, or another shape",)), refused=refused
         )
