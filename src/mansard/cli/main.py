@@ -26,6 +26,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "baseline": ("mansard.cli.baseline", "Keep results, and name what later ones are compared with."),
     "plan": ("mansard.cli.plan", "Which topology, how many devices: answers before a job is started."),
     "report": ("mansard.cli.report", "Turn results into one self-contained HTML page."),
+    "export": ("mansard.cli.export", "Write results as CSV, Parquet, Perfetto, OpenMetrics, JUnit, figures."),
 }
 
 

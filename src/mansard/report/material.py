@@ -112,7 +112,7 @@ class _Reader:
 
     def file(self, path: Path, name: str, stdin: str | None) -> None:
         """Read one file."""
-        content = _document(path, stdin)
+        content = content_of(path, stdin)
         if content is None:
             self._profile(path, name)
         elif isinstance(content, list):
@@ -242,7 +242,7 @@ class _Reader:
                     mixed=len(self.files) > 1 or self.profiles > 0)  # fmt: skip
 
 
-def _document(path: Path, stdin: str | None) -> dict[str, Any] | list[Any] | None:
+def content_of(path: Path, stdin: str | None) -> dict[str, Any] | list[Any] | None:
     """Return the content of a document of ours, None where the file is something else: a profile, to its readers.
 
     Only the first bytes of a file tell: our documents begin with `schema`, or with a list of objects that do.

@@ -1,0 +1,201 @@
+"""`mansard export`: results in the forms that other programs read."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from mansard.diagnose.profile import Question
+
+FORMATS = ("csv", "parquet", "xlsx", "perfetto", "openmetrics", "junit", "machine", "figures")
+_TABLES = ("operators", "parts", "advice", "ceilings", "points")
+
+
+@click.command("export", short_help="Write results as CSV, Parquet, Perfetto, OpenMetrics, JUnit, ...")
+@click.argument("form", metavar="FORMAT", type=click.Choice(FORMATS))
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.option("-o", "--output", type=click.Path(path_type=Path, allow_dash=True),
+              help="File, or directory for figures. [default: stdout]")  # fmt: skip
+@click.option(
+    "--table", type=click.Choice(_TABLES), help="Which table csv and parquet write. [default: what the files are about]"
+)
+@click.option(
+    "--hardware", "--on", "hardware", metavar="NAME", help="The product a profile is of, if it does not tell."
+)
+@click.option(
+    "--ceilings",
+    "ceilings_file",
+    type=click.Path(path_type=Path),
+    help="Ceilings to judge profiles and recordings against.",
+)
+@click.option("--as", "figure_forms", default="svg,png,pdf", show_default=True, help="Forms of figures.")
+@click.option(
+    "--max-calls",
+    type=click.IntRange(1),
+    default=200_000,
+    show_default=True,
+    help="Calls of a device that perfetto writes.",
+)
+@click.option("--force", is_flag=True, help="Replace outputs that exist.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
+def command(form: str, files: tuple[Path, ...], **options: Any) -> None:
+    """Write FILES in another form.
+
+    \b
+      csv, parquet   one table: operators, parts, advice, ceilings or points
+      xlsx           all tables, a sheet each
+      perfetto       Chrome trace of a profile or of a run --keep directory, with counter tracks of share of ceiling
+      openmetrics    figures of runs, ceilings and points for a scrape
+      junit          checks, targets and points as test cases
+      machine        ceilings for simulators, JSON or YAML (-o machine.yaml)
+      figures        roofline, time and operators for a paper
+
+    \b
+      mansard export csv run.json -o operators.csv
+      mansard export perfetto trace.sqlite --hardware h100-sxm -o trace.json
+      mansard export perfetto kept/ run.json -o trace.json
+      mansard export figures run.json -o figures/
+    """
+    from mansard.core.errors import UsageError
+
+    output = None if options["output"] is None or str(options["output"]) == "-" else options["output"]
+    if form == "figures":
+        _figures(files, output, options)
+        return
+    if output is None and options["as_json"]:
+        raise UsageError("--json and the export both want stdout", hint="write the export to a file with -o FILE")
+    if output is None and form in ("parquet", "xlsx") and sys.stdout.isatty():
+        raise UsageError(f"{form} is binary and stdout is a terminal", hint=f"-o out.{form}")
+    _may_write(output, files, force=options["force"])
+    content, notes = _content(form, files, output, options)
+    _write(content, notes, output, options)
+
+
+def _content(
+    form: str, files: tuple[Path, ...], output: Path | None, options: dict[str, Any]
+) -> tuple[bytes, list[str]]:
+    """Return what is written, and what it leaves out."""
+    from mansard.report.exports.sources import one_table, read_sources, tables_of
+
+    question = _question(options)
+    if form == "perfetto":
+        return _perfetto(files, question, options)
+    sources = read_sources(files, question)
+    if form in ("csv", "parquet"):
+        from mansard.report.exports.tabular import to_csv, to_parquet
+
+        table = one_table(sources, options["table"])
+        return (to_csv(table).encode() if form == "csv" else to_parquet(table)), []
+    if form == "xlsx":
+        from mansard.report.exports.tabular import to_xlsx
+
+        tables = tables_of(sources)
+        return to_xlsx([*tables.values()] if tables else [one_table(sources, None)]), []
+    if form == "openmetrics":
+        from mansard.report.exports.openmetrics import to_openmetrics
+
+        one_of = sources.diagnoses or sources.ceilings or sources.points
+        return to_openmetrics(sources).encode() if one_of else _nothing(sources.kinds, "figures"), []
+    if form == "junit":
+        from mansard.report.exports.junit import to_junit
+
+        return to_junit(sources).encode(), []
+    from mansard.report.exports.machine import machine_of, to_json, to_yaml
+
+    document = machine_of(sources)
+    yaml = output is not None and output.suffix in (".yaml", ".yml")
+    return (to_yaml(document) if yaml else to_json(document)).encode(), []
+
+
+def _nothing(kinds: str, wanted: str) -> bytes:
+    from mansard.core.errors import UsageError
+
+    raise UsageError(
+        f"the files hold {kinds}, which have no {wanted}", hint="give run or diagnose documents, ceilings or points"
+    )
+
+
+def _perfetto(files: tuple[Path, ...], question: Question, options: dict[str, Any]) -> tuple[bytes, list[str]]:
+    from mansard.report.exports.perfetto import to_perfetto
+    from mansard.report.exports.scenes import scenes_of
+    from mansard.report.exports.sources import read_sources
+
+    sources = read_sources(files, question, diagnose=False)
+    scenes = scenes_of(sources.profiles, [(name, d) for name, d, _ in sources.diagnoses], question)
+    written = to_perfetto(scenes, most_calls=options["max_calls"])
+    return written.text.encode(), list(written.notes)
+
+
+def _question(options: dict[str, Any]) -> Question:
+    from mansard.core.ceilings import ceilings_from_json
+    from mansard.core.document import read_document
+    from mansard.core.errors import InputError
+    from mansard.diagnose.profile import Question
+
+    path, ceilings = options["ceilings_file"], None
+    if path is not None:
+        document = read_document(path, "ceilings/1")
+        try:
+            ceilings = ceilings_from_json(document, source=str(path))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{path} is a damaged ceilings document: {error}") from None
+    return Question(hardware=options["hardware"], ceilings=ceilings)
+
+
+def _figures(files: tuple[Path, ...], output: Path | None, options: dict[str, Any]) -> None:
+    from mansard.core.errors import UsageError
+    from mansard.report.exports.sources import read_sources
+    from mansard.report.figures import figures
+
+    if output is None:
+        raise UsageError("figures are several files", hint="-o DIR")
+    sources = read_sources(files, _question(options))
+    if len(sources.diagnoses) != 1:
+        raise UsageError(
+            f"figures are of one run, the files hold {len(sources.diagnoses)}", hint="give one run or diagnose document"
+        )
+    forms = [f.strip() for f in options["figure_forms"].split(",") if f.strip()]
+    written = figures(sources.diagnoses[0][1], output, forms, force=options["force"])
+    if options["as_json"]:
+        _said({"output": str(output), "files": [str(p) for p in written], "notes": []})
+    else:
+        click.echo(f"wrote {len(written)} figures to {output}", err=True)
+
+
+def _may_write(output: Path | None, files: tuple[Path, ...], *, force: bool) -> None:
+    from mansard.cli.estimate_options import may_write
+    from mansard.core.errors import UsageError
+
+    may_write(output, force=force)
+    if output is not None and output.exists() and any(output.samefile(f) for f in files):
+        raise UsageError(f"the output {output} is an input itself", hint="choose another -o")
+
+
+def _write(content: bytes, notes: list[str], output: Path | None, options: dict[str, Any]) -> None:
+    from mansard.core.errors import UsageError
+
+    if output is None:
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+    else:
+        try:
+            output.write_bytes(content)
+        except OSError as error:
+            raise UsageError(f"cannot write {output}: {error.strerror or error}", hint="choose another -o") from None
+    for note in notes:
+        click.echo(note, err=True)
+    if options["as_json"]:
+        _said({"output": str(output), "size_bytes": len(content), "notes": notes})
+    elif output is not None:
+        click.echo(f"wrote {output}", err=True)
+
+
+def _said(body: dict[str, Any]) -> None:
+    from mansard.core.document import header
+
+    click.echo(json.dumps({**header("export/1", {}), **body}))

@@ -1,0 +1,298 @@
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from ruamel.yaml import YAML
+
+from mansard.cli.export import command
+from mansard.core import Bound, Demand, Grade, Implausible, Unknown, UsageError
+from mansard.core.document import dumps
+from mansard.report.document import to_document
+from mansard.report.exports.machine import schema
+from mansard.report.exports.perfetto import Scene, call_shares, to_perfetto
+from mansard.trace.run import Operator, Part, RunTrace, Steps
+
+HOSTILE = 'x"}\n# EOF\n</testcase><script>\x00\u202e\\'
+
+
+@pytest.fixture
+def mixed():
+    spec = importlib.util.spec_from_file_location("report_mixed_f", Path(__file__).with_name("mixed.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def invoke(*args: object):
+    return CliRunner().invoke(command, [str(a) for a in args])
+
+
+def stored(path: Path, document: object) -> Path:
+    path.write_text(dumps(document) if isinstance(document, dict) else json.dumps(document), encoding="utf-8")
+    return path
+
+
+# --- OpenMetrics ---
+
+
+def families(text: str):
+    return {f.name: f for f in text_string_to_metric_families(text)}
+
+
+def test_openmetrics_parse_with_their_units(tmp_path, sample) -> None:
+    path = stored(tmp_path / "run.json", to_document(sample))
+    found = families(invoke("openmetrics", path).stdout_bytes.decode())
+    assert found["mansard_step_time_seconds"].samples[0].value == 0.782
+    assert found["mansard_step_time_seconds"].unit == "seconds"
+    shares = {s.labels["bound"]: s.value for s in found["mansard_step_time_share_ratio"].samples}
+    assert shares == pytest.approx(sample.time_shares)
+    assert len(found["mansard_operator_time_seconds"].samples) == len(sample.operators)
+    assert found["mansard_verdict"].samples[0].labels["bound"] == "compute"
+
+
+def test_openmetrics_leave_out_what_is_not_known_and_say_so(tmp_path, sample) -> None:
+    odd = dataclasses.replace(
+        sample, mfu_ratio=Unknown("no peak"), hfu_ratio=Implausible(1.5, ("the peak",)), program=HOSTILE
+    )
+    odd = dataclasses.replace(odd, operators=(dataclasses.replace(odd.operators[0], name=HOSTILE), *odd.operators[1:]))
+    found = families(invoke("openmetrics", stored(tmp_path / "r.json", to_document(odd))).stdout_bytes.decode())
+    assert "mansard_mfu_ratio" not in found
+    assert "mansard_hfu_ratio" not in found
+    why = {s.labels["metric"]: s.labels["reason"] for s in found["mansard_unknown"].samples}
+    assert why["mansard_mfu_ratio"] == "not known: no peak"
+    assert why["mansard_hfu_ratio"].startswith("implausible: 1.5")
+    assert found["mansard_run"].samples[0].labels["program"] == 'x"}\\x0a# EOF\\x0a</testcase><script>\\x00\\u202e\\'
+
+
+def test_openmetrics_of_many_operators_are_bounded(tmp_path, sample) -> None:
+    rows = tuple(dataclasses.replace(sample.operators[0], name=f"op{i}", time_s=1e-3) for i in range(150))
+    found = families(
+        invoke(
+            "openmetrics", stored(tmp_path / "r.json", to_document(dataclasses.replace(sample, operators=rows)))
+        ).stdout
+    )
+    assert len(found["mansard_operator_time_seconds"].samples) == 100
+    assert found["mansard_operators_beyond_time_seconds"].samples[0].value == pytest.approx(0.05)  # 50 rows of 1 ms
+
+
+def test_openmetrics_of_ceilings_and_points(tmp_path, mixed) -> None:
+    machine, points = stored(tmp_path / "c.json", mixed.ceilings()), stored(tmp_path / "p.json", mixed.sweep_of_gemm())
+    found = families(invoke("openmetrics", machine, points).stdout)
+    peaks = {s.labels["kind"]: s.value for s in found["mansard_compute_ceiling_flop_per_second"].samples}
+    assert peaks == {"measured": 2e11, "derived": 2.5e11, "declared": 3e11}
+    assert found["mansard_point_time_seconds"].samples[0].value == pytest.approx(10e-6 + 2 * 64**3 / 1e11)
+
+
+# --- JUnit ---
+
+
+def test_junit_of_a_check(tmp_path) -> None:
+    def result(name: str, outcome: str) -> dict[str, str]:
+        return {"name": name, "rule": "r", "outcome": outcome, "verdict": outcome, "reason": HOSTILE}
+
+    document = {"schema": "check/1", "outcome": "fail", "empty": "",
+                "results": [result("a", "pass"), result("b", "fail"), result(HOSTILE, "undecided")]}  # fmt: skip
+    root = ET.fromstring(invoke("junit", stored(tmp_path / "c.json", document)).stdout)
+    assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("3", "1", "1")
+    cases = {c.get("name"): [e.tag for e in c] for c in root.iter("testcase")}
+    assert cases["a"] == ["system-out"]
+    assert cases["b"] == ["failure"]
+    assert list(cases.values())[2] == ["error"]
+
+
+def test_junit_of_targets_and_an_undetermined_verdict(tmp_path, sample) -> None:
+    verdict = dataclasses.replace(sample.verdict, bound=Bound.UNDETERMINED, needs=("shapes",))
+    document = to_document(dataclasses.replace(sample, verdict=verdict), schema="diagnose/1")
+    unknown = {"unknown": "no peak", "needs": []}
+    document["targets"] = [
+        {"target": "mfu>=0.5", "value": 0.4, "met": False},
+        {"target": "share>=0.1", "value": 0.7, "met": True},
+        {"target": "hfu>=0.1", "value": unknown, "met": unknown},
+    ]
+    root = ET.fromstring(invoke("junit", stored(tmp_path / "d.json", document)).stdout)
+    got = {c.get("name"): c[0].tag for c in root.iter("testcase")}
+    assert got == {
+        "the bound is known": "error",
+        "mfu>=0.5": "failure",
+        "share>=0.1": "system-out",
+        "hfu>=0.1": "error",
+    }
+    assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("4", "1", "2")
+
+
+def test_junit_of_points(tmp_path, mixed) -> None:
+    points = [mixed.point("b", {"n": i}, {}, seconds=1e-3, state=s, verdict=v)
+              for i, (s, v) in enumerate((("done", "low"), ("done", "implausible"), ("failed", None), ("waived", None)))]  # fmt: skip
+    root = ET.fromstring(invoke("junit", stored(tmp_path / "p.json", points)).stdout)
+    assert [c[0].tag for c in root.iter("testcase")] == ["system-out", "error", "failure", "skipped"]
+    assert root.get("skipped") == "1"
+
+
+# --- machine ---
+
+
+def test_machine_holds_to_its_schema_and_keeps_kinds_apart(tmp_path, mixed) -> None:
+    made = mixed.ceilings()
+    made["fits"] = [{"name": "all_reduce/x", "alpha_s": 2e-5, "beta_bytes_per_s": 5e10}]
+    made["curves"] = [
+        {"name": "gemm/x", "unit": "FLOP/s", "points": [{"flop": 2e9, "rate": 1e11, "share_of_ceiling": 0.5}]}
+    ]
+    path, out = stored(tmp_path / "c.json", made), tmp_path / "m.yaml"
+    document = json.loads(invoke("machine", path).stdout)
+    jsonschema.Draft202012Validator.check_schema(schema())
+    jsonschema.validate(document, schema())
+    node = document["scopes"]["node"]
+    assert [(p["kind"], p["flop_per_s"]) for p in node["peaks"]] == [
+        ("measured", 2e11),
+        ("derived", 2.5e11),
+        ("declared", 3e11),
+    ]
+    assert [(b["level"], b["bytes_per_s"]) for b in node["bandwidths"]] == [("dram", 5e10), ("l1", 1e12)]
+    assert node["links"][0]["bytes_per_s"] == 6e10
+    assert document["alpha_beta"][0]["beta_bytes_per_s"] == 5e10
+    assert document["curves"][0]["points"][0]["efficiency_ratio"] == 0.5
+    assert set(document["scopes"]) == {"node"}  # nothing is made up for other scopes
+    assert invoke("machine", path, "-o", out).exit_code == 0
+    read = YAML(typ="safe", pure=True).load(out.read_text())
+    assert {k: v for k, v in read.items() if k != "created"} == {k: v for k, v in document.items() if k != "created"}
+
+
+def test_special_functions_count_evaluations(tmp_path, mixed) -> None:
+    made = mixed.ceilings()
+    special = {"area": "compute", "dtype": "f32", "engine": "special"}
+    made["ceilings"].append({**made["ceilings"][0], "resource": special, "value": 2e9, "unit": "1/s"})
+    path = stored(tmp_path / "c.json", made)
+    document = json.loads(invoke("machine", path).stdout)
+    jsonschema.validate(document, schema())
+    assert document["scopes"]["node"]["peaks"][-1]["evaluations_per_s"] == 2e9
+    assert (
+        families(invoke("openmetrics", path).stdout)["mansard_compute_ceiling_evaluations_per_second"].samples[0].value
+        == 2e9
+    )
+
+
+def test_machine_of_a_run_and_of_two(tmp_path, sample) -> None:
+    path = stored(tmp_path / "run.json", to_document(sample))
+    document = json.loads(invoke("machine", path).stdout)
+    jsonschema.validate(document, schema())
+    assert document["scopes"]["node"]["fixed_costs"][0]["time_s"] == 1.3e-6
+    assert isinstance(invoke("machine", path, path).exception, UsageError)
+
+
+# --- Chrome trace ---
+
+
+def run_of(operators: tuple[Operator, ...], calls: list[tuple[int, int, int, int]]) -> RunTrace:
+    """Calls are operator, start, end [ns] and lane."""
+    columns = [np.array(c) for c in zip(*calls, strict=True)]
+    return RunTrace(
+        framework="torch", operators=operators, op=columns[0].astype(np.int32), start_ns=columns[1].astype(np.int64),
+        end_ns=columns[2].astype(np.int64), lane=columns[3].astype(np.int32), window_ns=(0, 200_000),
+        steps=Steps(start_ns=np.array([1_000, 101_000]), end_ns=np.array([101_000, 201_000]), source="marker"),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def scene(sample) -> Scene:
+    def pair(name: str, share: object):
+        o = Operator(
+            name=name, category="gemm", part=Part.FORWARD, shapes="f32[2,2]", demand=Demand(), formula="f", source="s"
+        )
+        row = dataclasses.replace(sample.operators[0], name=name, category="gemm", part="forward", shapes="f32[2,2]", formula="f",
+                                  source="s", recompute=False, share_of_ceiling=share, grade=Grade.MODELLED)  # fmt: skip
+        return o, row
+
+    pairs = [pair("mm", 0.5), pair(HOSTILE, Unknown("no demand"))]
+    run = run_of(
+        tuple(o for o, _ in pairs),
+        [(0, 1_000, 11_000, 0), (0, 101_000, 131_000, 0), (1, 140_000, 150_001, 1), (0, 0, 500, 0)],
+    )
+    return Scene(name="dev", run=run, diagnosis=dataclasses.replace(sample, operators=tuple(r for _, r in pairs)))
+
+
+def test_the_share_of_a_call_is_that_of_its_kind_over_its_own_time(scene) -> None:
+    # Calls in the steps take 10 and 30 us, mean 20 us, share 0.5: a call needs 10 us at least. The call before the steps took 0.5 us.
+    shares, reasons = call_shares(scene.run, scene.diagnosis)
+    assert shares[[0, 1, 3]] == pytest.approx([1.0, 1 / 3, 20.0])
+    assert np.isnan(shares[2])
+    assert reasons == ["", "not known: no demand"]
+
+
+def events_of(text: str):
+    """Read a trace as the format has it: required fields by phase, times that are finite numbers, names that are text."""
+    document = json.loads(text, parse_constant=lambda c: pytest.fail(f"{c} is no JSON"))
+    assert document["displayTimeUnit"] in ("ms", "ns")
+    for e in document["traceEvents"]:
+        assert e["ph"] in ("X", "C", "M")
+        assert isinstance(e["name"], str)
+        assert isinstance(e["pid"], int)
+        assert e["ts"] >= 0
+        if e["ph"] == "X":
+            assert isinstance(e["tid"], int)
+            assert e["dur"] >= 0
+        if e["ph"] == "C":
+            assert e["args"]
+            assert all(isinstance(v, float | int) for v in e["args"].values())
+        if e["ph"] == "M":
+            assert e["name"] in ("process_name", "process_sort_index", "thread_name")
+    return document
+
+
+def test_a_trace_has_calls_and_counters_by_lane_and_operator(scene) -> None:
+    document = events_of(to_perfetto([scene]).text)
+    events = document["traceEvents"]
+    calls = [e for e in events if e["ph"] == "X" and e["cat"] != "step"]
+    assert [(e["ts"], e["dur"], e["tid"]) for e in calls] == [
+        (0.0, 0.5, 1),
+        (1.0, 10.0, 1),
+        (101.0, 30.0, 1),
+        (140.0, 10.001, 2),
+    ]
+    assert calls[1]["args"]["share_of_ceiling_ratio"] == 1.0
+    assert "share_of_ceiling_ratio" not in calls[3]["args"]
+    assert calls[3]["args"]["share_of_ceiling_note"] == "not known: no demand"
+    lane = [(e["ts"], e["args"]["ratio"]) for e in events if e["ph"] == "C" and e["name"] == "share of ceiling, lane 0"]
+    assert lane == [(0.0, 20.0), (0.5, 0.0), (1.0, 1.0), (11.0, 0.0), (101.0, 0.333333), (131.0, 0.0)]
+    own = [e for e in events if e["ph"] == "C" and e["name"] == "share of ceiling: mm f32[2,2] forward"]
+    assert len(own) == 6
+    dark = [(e["ts"], e["args"]["ratio"]) for e in events if e["name"] == "share not known, lane 1"]
+    assert dark == [(140.0, 1.0), (150.001, 0.0)]
+    assert not any(e["name"] == "share of ceiling, lane 1" for e in events)  # never a zero for what is not known
+    assert [e["name"] for e in events if e.get("cat") == "step"] == ["step 0", "step 1"]
+    assert "1 of 2 operators" in document["otherData"]["notes"][0]
+
+
+def test_a_bounded_trace_keeps_the_steps_and_says_what_it_left(scene) -> None:
+    written = to_perfetto([scene], most_calls=2)
+    calls = [e for e in events_of(written.text)["traceEvents"] if e["ph"] == "X" and e["cat"] != "step"]
+    assert [e["ts"] for e in calls] == [1.0, 101.0]
+    assert "2 of 4 calls" in written.notes[0]
+
+
+def test_a_profile_becomes_a_trace_of_each_device(tmp_path, mixed) -> None:
+    out = tmp_path / "out.json"
+    path = mixed.trace(tmp_path / "t.json", names=("gemm_kernel", HOSTILE.replace("\x00", "")))
+    result = invoke("perfetto", path, "--hardware", "h100-sxm", "-o", out)
+    assert result.exit_code == 0, result.exception
+    events = events_of(out.read_text())["traceEvents"]
+    assert {e["args"]["name"] for e in events if e["name"] == "process_name"} == {
+        "t.json: device 0",
+        "t.json: device 1",
+    }
+    kernels = [e for e in events if e["ph"] == "X" and e["name"] == "gemm_kernel"]
+    assert [(e["ts"], e["dur"]) for e in kernels] == [(0.0, 400.0), (601.0, 5.0)]
+
+
+def test_documents_alone_have_no_time_axis(tmp_path, sample) -> None:
+    error = invoke("perfetto", stored(tmp_path / "r.json", to_document(sample))).exception
+    assert isinstance(error, UsageError)
+    assert "--keep" in error.hint
