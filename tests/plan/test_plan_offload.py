@@ -215,6 +215,9 @@ def test_a_step_by_hand():
     # 4 GB + 32 x 48 x 9.4 MB = 18.44 GB.
     assert o.memory_bytes == pytest.approx(18.4384e9)
     assert o.fits is True
+    # A static cache needs a place for what is fetched beside it: one unit more.
+    static = offload(BANK, routing, HOST, rest, policy="static", capacity=32)
+    assert static.memory_bytes == pytest.approx(18.4384e9 + 9.4e6)
     full = offload(BANK, routing, HOST, rest, policy="static", capacity=128)
     assert full.link_s == 0.0
     assert full.serial_s == 6e-3
@@ -304,6 +307,13 @@ def test_a_recorded_trace(tmp_path):
     static = {c["cached_units"]: c["hit_ratio"] for c in doc["candidates"] if c["policy"] == "static"}
     assert static[1] == pytest.approx(4 / 8)
     assert doc["replay"]["first_requests"] == 4
+
+
+def test_a_link_is_no_faster_than_the_memory_behind_it():
+    args = ("--unit-bytes", "1 MB", "--experts", "4", "--per-token", "2", "--layers", "1", "--routing", "uniform")
+    doc = json.loads(run(*args, "--link-rate", "450 GB/s", "--cpu-bandwidth", "384 GB/s", "--json").stdout)
+    assert doc["host"]["link_bytes_per_s"] == 384e9
+    assert doc["cpu"]["cpu_is_faster"] is False
 
 
 def test_traces_that_are_none(tmp_path):

@@ -274,7 +274,9 @@ def offload(
     link_s = size / host.link_bytes_per_s
     step = rest.step_s
     cpu = choice(bank, host, tokens_of_unit(bank, asked, batch)).cpu_s
-    memory = rest.resident_bytes + bank.unit_bytes * capacity * bank.layers
+    # What is fetched needs a place; an LRU cache gives it one of its own.
+    place = bank.unit_bytes if capacity < bank.items and (policy == "static" or capacity == 0) else 0.0
+    memory = rest.resident_bytes + bank.unit_bytes * capacity * bank.layers + place
     fits: bool | Unknown = memory <= rest.budget_bytes if is_known(memory) and is_known(rest.budget_bytes) else NO_MODEL
     why = None
     if fits is False and is_known(memory) and is_known(rest.budget_bytes):
@@ -317,7 +319,7 @@ def sizes(bank: Bank, rest: Rest, asked: Sequence[int] = ()) -> tuple[int, ...]:
         return tuple(dict.fromkeys(asked))
     found = {round(bank.items * k / 8) for k in range(9)}
     if is_known(rest.resident_bytes) and is_known(rest.budget_bytes):
-        room = (rest.budget_bytes - rest.resident_bytes) / (bank.unit_bytes * bank.layers)
+        room = (rest.budget_bytes - rest.resident_bytes - bank.unit_bytes) / (bank.unit_bytes * bank.layers)
         if 0.0 <= room < bank.items:
             found.add(math.floor(room))
     return tuple(sorted(found))

@@ -58,7 +58,7 @@ def _table(document: Mapping[str, Any]) -> list[str]:
         drawn = f"{format_ratio(c['simulated_hit_ratio']):>7}" if simulated and known(c["simulated_hit_ratio"]) else ""
         lines.append(
             f"{mark} {c['policy']:<7}{c['cached_units']:>6}{shown(c['memory_bytes'], format_bytes):>10}"
-            f"{format_ratio(c['hit_ratio']):>8}{c['misses_per_step']:>9.3g}{format_bytes(c['miss_bytes_per_step']):>10}"
+            f"{format_ratio(c['hit_ratio']):>8}{_rate(c['misses_per_step']):>9}{format_bytes(c['miss_bytes_per_step']):>10}"
             f"{format_s(c['time_s']):>10}{shown(c['serial_s'], format_s):>10}{drawn}"
         )
     lines.append("  step: fetching hides behind the rest; waiting: each miss waits")

@@ -99,7 +99,12 @@ def _document(
     if bank is not None and rest is not None:
         routing = routing_of(options, bank)
         cpu_bytes, cpu_flop = cpu_of(options)
-        host = Hosts(link_bytes_per_s=link.rate, cpu_bytes_per_s=cpu_bytes, cpu_flop_per_s=cpu_flop)
+        rate = link.rate
+        if link.source != "observed" and not isinstance(cpu_bytes, Unknown) and cpu_bytes < rate:
+            # What is fetched is read from the host's memory first.
+            rate = cpu_bytes
+            notes.append("the host's memory is slower than the link, so it sets the bandwidth of fetching")
+        host = Hosts(link_bytes_per_s=rate, cpu_bytes_per_s=cpu_bytes, cpu_flop_per_s=cpu_flop)
         drawn = None
         if options["simulate"]:
             if routing.token is None:
