@@ -21,7 +21,7 @@ from mansard.report.exports.machine import schema
 from mansard.report.exports.perfetto import Scene, call_shares, to_perfetto
 from mansard.trace.run import Operator, Part, RunTrace, Steps
 
-HOSTILE = 'x"}\n# EOF\n</testcase><script>\x00\u202e\\'
+HOSTILE = 'x"}\n# EOF\n</testcase><script>\x00\u202e\uffff\\'
 
 
 @pytest.fixture
@@ -70,7 +70,10 @@ def test_openmetrics_leave_out_what_is_not_known_and_say_so(tmp_path, sample) ->
     why = {s.labels["metric"]: s.labels["reason"] for s in found["mansard_unknown"].samples}
     assert why["mansard_mfu_ratio"] == "not known: no peak"
     assert why["mansard_hfu_ratio"].startswith("implausible: 1.5")
-    assert found["mansard_run"].samples[0].labels["program"] == 'x"}\\x0a# EOF\\x0a</testcase><script>\\x00\\u202e\\'
+    assert (
+        found["mansard_run"].samples[0].labels["program"]
+        == 'x"}\\x0a# EOF\\x0a</testcase><script>\\x00\\u202e\\uffff\\'
+    )
 
 
 def test_openmetrics_of_many_operators_are_bounded(tmp_path, sample) -> None:
@@ -186,6 +189,16 @@ def test_machine_of_a_run_and_of_two(tmp_path, sample) -> None:
     jsonschema.validate(document, schema())
     assert document["scopes"]["node"]["fixed_costs"][0]["time_s"] == 1.3e-6
     assert isinstance(invoke("machine", path, path).exception, UsageError)
+
+
+def test_machine_in_yaml_keeps_odd_text_as_text(tmp_path, mixed) -> None:
+    made = mixed.ceilings()
+    odd = ["no", "1e3", "2026-01-01", "!!python/object:x", "&a *a", "\ud800", "\x1b[31m", "a: b\n- c"]
+    made["environment"] = {str(i): text for i, text in enumerate(odd)}
+    out = tmp_path / "m.yaml"
+    assert invoke("machine", stored(tmp_path / "c.json", json.loads(json.dumps(made))), "-o", out).exit_code == 0
+    read = YAML(typ="safe", pure=True).load(out.read_text())["environment"]
+    assert [read[str(i)] for i in range(len(odd))] == odd
 
 
 # --- Chrome trace ---

@@ -20,7 +20,7 @@ from mansard.report.document import to_document
 from mansard.report.exports.tabular import to_csv, to_parquet, to_xlsx
 from mansard.report.frames import advice_table, joined, operators_table, points_table
 
-HOSTILE = '=HYPERLINK("http://x.invalid","click")\x00\r\n\u202e,"quoted" \ud800'
+HOSTILE = '=HYPERLINK("http://x.invalid","click")\x00\r\n\u202e,"quoted" \ud800\uffff'
 
 
 @pytest.fixture

@@ -19,10 +19,10 @@ from mansard.core.units import (
 )
 from mansard.diagnose.records import SHARE_KINDS, Diagnosis, OperatorRow
 
-#: Control, invisible, direction-changing, surrogate and private characters: they could hide or reorder what is seen.
+#: Control, invisible, direction-changing, surrogate and private characters, and those that XML forbids: they could hide or reorder what is seen.
 _HIDDEN = frozenset(
     [*range(0x20), *range(0x7F, 0xA0), 0xAD, 0x061C, 0x180E, *range(0x200B, 0x2010), *range(0x2028, 0x202F),
-     *range(0x2060, 0x2070), 0xFEFF, *range(0xFFF9, 0xFFFC), *range(0xD800, 0xF900), *range(0xE0000, 0xE0080)]
+     *range(0x2060, 0x2070), 0xFEFF, *range(0xFFF9, 0xFFFC), 0xFFFE, 0xFFFF, *range(0xD800, 0xF900), *range(0xE0000, 0xE0080)]
 )  # fmt: skip
 #: Longer foreign text is cut before it is looked at character by character.
 _LONGEST = 20_000

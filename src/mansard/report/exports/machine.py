@@ -148,6 +148,7 @@ def to_yaml(document: Mapping[str, Any]) -> str:
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False
     yaml.width = 10_000
+    yaml.allow_unicode = False  # lone surrogates cannot be written otherwise
     out = io.StringIO()
     yaml.dump(dict(document), out)
     return out.getvalue()

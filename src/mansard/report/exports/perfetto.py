@@ -9,6 +9,7 @@ Source: Trace Event Format, Google, https://docs.google.com/document/d/1CvAClvFf
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -92,10 +93,11 @@ def rows_of(run: RunTrace, diagnosis: Diagnosis) -> list[OperatorRow | Unknown]:
     for row in diagnosis.operators:
         found.setdefault(_key(row), []).append(row)
     keys = [_key(o) for o in run.operators]
+    times = Counter(keys)
     out: list[OperatorRow | Unknown] = []
     for key in keys:
         rows = found.get(key, [])
-        if len(rows) == 1 and keys.count(key) == 1:
+        if len(rows) == 1 and times[key] == 1:
             out.append(rows[0])
         elif rows:
             out.append(Unknown("several operators have this name, shapes and part"))
