@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mansard.core import Bound, Grade, Unknown, is_known
+from mansard.core import Area, Bound, Ceiling, Ceilings, Grade, Kind, Resource, Unknown, is_known
 from mansard.diagnose.library import diagnose, diagnose_ranks
 from mansard.diagnose.links import Links
 from mansard.diagnose.profile import DeviceDiagnosis
@@ -398,3 +398,53 @@ def test_evidence_carries_its_grade(tmp_path: Path) -> None:
     grades = {g.value for g in Grade}
     assert d.verdict.evidence
     assert all(e.rpartition("[")[2].rstrip("]") in grades for e in d.verdict.evidence)
+
+
+def test_ceilings_of_a_host_do_not_bound_an_accelerator(tmp_path: Path) -> None:
+    # One product of 1111.26 us at the peak takes 1389.08 us: 0.80 of the H100's 989.4 TFLOP/s. Over the 338 GFLOP/s that a
+    # laptop reached it would be 2,342 times "the ceiling".
+    made = Recording()
+    for i in range(4):
+        made.step(i, 2000 * i, 2000)
+        made.product(2000 * i + 100, 1389.08, at=2000 * i + 10)
+    path = made.write(tmp_path / "trace.json")
+    laptop = Ceilings(
+        ceilings=(
+            Ceiling(
+                resource=Resource(area=Area.COMPUTE, dtype="bf16", accumulate="f32", engine="matrix"),
+                value=338e9, unit="FLOP/s", kind=Kind.MEASURED, scope="node", source="mansard measure",
+            ),
+        ),
+        source="ceilings.json",
+    )  # fmt: skip
+    found = diagnose(path, ceilings=laptop)[0].diagnosis
+    row = next(o for o in found.operators if "gemm" in o.name)
+    assert row.ceiling_value == pytest.approx(PEAK, rel=1e-3)
+    assert row.share_of_ceiling == pytest.approx(0.8, rel=1e-3)
+    assert any(n.code == "ceilings_of_another_machine" for n in found.findings)
+    assert not any(n.code == "ceilings_of_another_machine" for n in diagnose(path)[0].diagnosis.findings)
+
+
+def test_work_that_nobody_counted_is_not_zero(tmp_path: Path) -> None:
+    # A kernel launched by no operator: its FLOP are unknown, and a step of it has not 0 FLOP of matrix work.
+    made = Recording()
+    for i in range(4):
+        made.step(i, 2000 * i, 2000)
+        made.kernel("volta_sgemm_64x64_tn", 2000 * i + 100, 1500, at=2000 * i + 10)
+        made.copy(2000 * i + 1700, 10, 4096)
+    found = diagnose(made.write(tmp_path / "trace.json"))[0].diagnosis
+    assert isinstance(found.flop_per_step, Unknown)
+
+
+def test_what_is_missing_is_asked_for_where_it_can_help(tmp_path: Path) -> None:
+    # Shapes were recorded; the second product was launched before the profile began. Shapes would not tell what it is.
+    made = Recording()
+    for i in range(4):
+        made.step(i, 4000 * i, 4000)
+        made.product(4000 * i + 100, 1000, at=4000 * i + 10)
+        made.kernel("sm90_xmma_gemm_bf16bf16_bf16f32", 4000 * i + 1200, 2500)
+    found = diagnose(made.write(tmp_path / "trace.json"))[0].diagnosis
+    lost = next(o for o in found.operators if isinstance(o.flop, Unknown))
+    assert "call that launched it is not in the file" in lost.flop.reason
+    assert "starts before the launch" in lost.flop.needs[0]
+    assert not any("record_shapes" in need for need in lost.flop.needs)

@@ -257,11 +257,12 @@ class _Totals:
 def _totals(judged: Sequence[JudgedOperator], windows: Windows) -> _Totals:
     """Return the work of one step."""
     model = full = hardware = size = 0.0
-    counted = False
+    counted = unknown = False
     lost: dict[str, float] = {}
     for row in judged:
         demand = row.operator.demand
         if isinstance(demand, Unknown):
+            unknown = unknown or row.total_s > 0
             continue
         counted = True
         for text in (NO_FLOP, NO_BYTES):
@@ -277,7 +278,7 @@ def _totals(judged: Sequence[JudgedOperator], windows: Windows) -> _Totals:
         return _Totals(model_flop=nothing, full_square_flop=nothing, hardware_flop=nothing, bytes=nothing)
     count = windows.count
     flops: list[float | Unknown] = [model / count, full / count, hardware / count]
-    if model == 0 and lost[NO_FLOP] > 0:  # nothing counted is not nothing done
+    if model == 0 and (lost.get(NO_FLOP, 0.0) > 0 or unknown):  # nothing counted is not nothing done
         flops = [Unknown(NO_FLOP, ("--flops", "--model config.json"))] * 3
     return _Totals(model_flop=flops[0], full_square_flop=flops[1], hardware_flop=flops[2], bytes=size / count)
 

@@ -374,7 +374,7 @@ def with_recorded_demand(timeline: Timeline) -> Timeline:
 def machine_of_device(chip: Chip, question: Question) -> tuple[Ceilings, Links]:
     """Return the ceilings of one device and the names of its links."""
     base = Ceilings(ceilings=(), source="none") if isinstance(chip.ceilings, Unknown) else chip.ceilings
-    if question.ceilings is not None:
+    if question.ceilings is not None and not of_another_machine(chip, question.ceilings):
         # The catalogue's figures stand beside the measured ones, which are preferred.
         given = at_device_scope(question.ceilings)
         base = (
@@ -400,6 +400,16 @@ def machine_of_device(chip: Chip, question: Question) -> tuple[Ceilings, Links]:
         )  # fmt: skip
         base = base.merged((rate,))
     return base, Links(host=host, peer=peer, network=network, node_devices=node)
+
+
+def of_another_machine(chip: Chip, given: Ceilings) -> bool:
+    """Return whether measured ceilings are those of a host alone, while the profile is that of an accelerator.
+
+    Measured on a laptop or on the accelerator's own host, they say nothing of the device: its work would run at thousands of
+    times "its" peak.
+    """
+    sku = chip.match.sku
+    return not (sku is not None and sku.kind.startswith("cpu")) and not any(c.scope == "device" for c in given.ceilings)
 
 
 def at_device_scope(ceilings: Ceilings) -> Ceilings:
@@ -449,9 +459,16 @@ def _steps_of(found: Region) -> ProfileSteps:
 
 
 def _with_chip(diagnosis: Diagnosis, chip: Chip, question: Question) -> Diagnosis:
-    notes: Sequence[Note] = ()
-    if isinstance(chip.ceilings, Unknown) and question.ceilings is None:
+    notes: list[Note] = []
+    unused = question.ceilings is not None and of_another_machine(chip, question.ceilings)
+    if unused:
+        what = "the catalogue's are used" if not isinstance(chip.ceilings, Unknown) else "nothing stands in for them"
+        text = (
+            f"the measured ceilings given are those of a host and name no device: they do not bound {chip.how}; {what}"
+        )
+        notes.append(Note(code="ceilings_of_another_machine", text=text))
+    if isinstance(chip.ceilings, Unknown) and (question.ceilings is None or unused):
         text = f"which product this is is not known ({chip.how}): nothing can be compared with a ceiling"
-        notes = (Note(code="unknown_hardware", text=f"{text}; give --hardware"),)
+        notes.append(Note(code="unknown_hardware", text=f"{text}; give --hardware"))
     receipt = {**diagnosis.receipt, "hardware": chip.how}
     return replace(diagnosis, receipt=receipt, findings=(*diagnosis.findings, *notes))

@@ -178,6 +178,18 @@ def _amounts(table: Events, mine: Int64Array, kind: Int64Array, kinds: int) -> F
     return out
 
 
+def _needs(why: str, timeline: Timeline) -> tuple[str, ...]:
+    """Return what would tell the demand of a kernel: shapes help only where an operator could have recorded them."""
+    counters, model = "--ncu REPORT.csv", "--model config.json"
+    if "trace of the capture" in why:
+        return (f"{counters}, the counters of these kernels", model)
+    if "call that launched it" in why:
+        return ("a profile that starts before the launch calls (a whole step or more)", counters, model)
+    if "not in the table" in why or timeline.format != "kineto":
+        return (f"{counters}, the counters of these kernels", model)
+    return NO_DEMAND.needs
+
+
 def _computing(
     base: _Base,
     timeline: Timeline,
@@ -196,7 +208,7 @@ def _computing(
     flop, other, size = (float(a) for a in amounts)
     if state == 0 or sources is None:
         why = sources.reasons[reason] if sources is not None and reason >= 0 else NO_DEMAND.reason
-        return base.operator(Unknown(why, NO_DEMAND.needs), source=name, shapes=shapes)
+        return base.operator(Unknown(why, _needs(why, timeline)), source=name, shapes=shapes)
     told = sources.each[source] if 0 <= source < len(sources.each) else None
     if told is not None and told[0] == SHAPES and shape >= 0 and state == 3:
         cost = operators.kinds[shape][1]

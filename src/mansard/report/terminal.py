@@ -43,6 +43,8 @@ _SHORT_BOUND = {Bound.UNDETERMINED: "undet."}
 _GLUE = "\ue000"
 _TOP_ROWS, _VERBOSE_ROWS, _BRIEF_ROWS = 10, 40, 7
 _LONGEST_WORD = 40
+#: From this share of operator time on, work is that of the whole step and not of a part of it.
+WHOLE_RATIO = 0.995
 _FIRST_THINGS, _MOST_CEILINGS = 3, 4
 
 
@@ -238,6 +240,8 @@ def _step(page: _Page, d: Diagnosis) -> None:
         )
     page.wrapped("; ".join(x for x in (f"{spread}{found}", profiler) if x), lines=0 if page.verbose else 4)
     work = [figure(d.flop_per_step, format_flop, missing="?"), figure(d.bytes_per_step, format_bytes, missing="?")]
+    if d.attributed_ratio < WHOLE_RATIO:  # of the rest nobody knows what it needs
+        work = ["?" if w in ("?", format_flop(0.0), format_bytes(0.0)) else f"\u2265{w}" for w in work]
     units = ["matrix FLOP" if work[0] == "?" else "of matrix work", "bytes" if work[1] == "?" else "compulsory traffic"]
     mfu = figure(d.mfu_ratio, format_ratio)
     if d.recomputes:
@@ -245,7 +249,7 @@ def _step(page: _Page, d: Diagnosis) -> None:
             f", HFU {figure(d.hfu_ratio, format_ratio)} with {figure(d.hardware_flop_per_step, format_flop)} executed"
         )
     page.wrapped(
-        f"{work[0]} {units[0]}, {work[1]} {units[1]}, MFU {mfu}; cost known for "
+        f"{work[0]} {units[0]}, {work[1]} {units[1]}, MFU{_GLUE}{mfu}; cost known for "
         f"{format_ratio(d.attributed_ratio)} of operator time"
     )
 
@@ -478,4 +482,5 @@ def _receipt(page: _Page, d: Diagnosis) -> None:
     elif not used:
         page.wrapped("none was kept: no figure here says what it was judged against")
     if not is_known(d.verdict.headroom_s) and not d.ceilings:
-        page.wrapped("no ceilings: run `mansard measure` first")
+        of_profile = "no ceilings: name the product with --hardware, or give --ceilings measured on it"
+        page.wrapped(of_profile if d.framework == "profile" else "no ceilings: run `mansard measure` first")
