@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,3 +137,21 @@ def test_the_page_is_as_wide_as_columns_says_else_eighty_in_a_pipe(
     with open(os.devnull, "w") as pipe:
         monkeypatch.setattr(verb.sys, "stderr", pipe)
         assert verb._columns() == width
+
+
+@pytest.mark.parametrize(("text", "code"), [("import sys; sys.exit(7)\n", 7), ("x = 1 / 0\n", 1), ("", 3)])
+def test_json_of_a_program_of_which_nothing_was_profiled_is_one_document(
+    folder: Path, capfd: pytest.CaptureFixture[str], text: str, code: int
+) -> None:
+    (folder / "fails.py").write_text(text)
+    (folder / "ceilings.json").write_text(
+        json.dumps(
+            {"schema": "ceilings/1", "tool_version": "0", "created": "2026-11-30T00:00:00+00:00", "environment": {},
+             "ceilings": [{"resource": {"area": "compute", "dtype": "f32", "engine": "matrix"}, "value": 2e11,
+                           "unit": "FLOP/s", "kind": "measured", "scope": "node", "source": "made by hand"}]}
+        )
+    )  # fmt: skip
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "--json", "--ceilings", "ceilings.json", "fails.py"])
+    assert ended.value.code == code
+    assert "error" in json.loads(capfd.readouterr().out)

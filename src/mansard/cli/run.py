@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -114,6 +115,8 @@ def _recorded(
             if recording.exit_code == 0:
                 raise
             talk(f"{error.message} {error.hint}".strip())
+            if as_json:  # the exit code is the program's; what there is to say of it is a document all the same
+                click.echo(json.dumps(error.to_dict()))
             return recording.exit_code, None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
