@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 
@@ -90,6 +91,16 @@ def test_the_verb(tmp_path, sample) -> None:
     assert result.exit_code == 0
     assert sorted(p.name for p in (tmp_path / "f").iterdir()) == ["operators.png", "roofline.png", "time.png"]
     assert isinstance(CliRunner().invoke(command, ["figures", str(path)]).exception, UsageError)
+
+
+def test_of_several_devices_the_busiest_is_drawn_and_the_others_are_named(tmp_path, sample) -> None:
+    document = to_document(sample, schema="diagnose/1")
+    path = tmp_path / "d.json"
+    path.write_text(dumps({**document, "device": "0", "other_devices": [{**document, "device": "1"}]}))
+    result = CliRunner().invoke(command, ["figures", str(path), "-o", str(tmp_path / "f"), "--as", "png", "--json"])
+    assert json.loads(result.stdout)["notes"] == [
+        "the figures are of d.json:0, the busiest device; 1 others are not drawn"
+    ]
 
 
 class _Page(HTMLParser):

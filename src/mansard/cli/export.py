@@ -155,14 +155,20 @@ def _figures(files: tuple[Path, ...], output: Path | None, options: dict[str, An
     if output is None:
         raise UsageError("figures are several files", hint="-o DIR")
     sources = read_sources(files, _question(options))
-    if len(sources.diagnoses) != 1:
+    if not sources.diagnoses or len(files) > 1:
         raise UsageError(
-            f"figures are of one run, the files hold {len(sources.diagnoses)}", hint="give one run or diagnose document"
+            f"figures are of one run, the files hold {len(sources.diagnoses)}",
+            hint="give one run or diagnose document, or one profile",
         )
+    name, shown, _ = sources.diagnoses[0]
+    others = len(sources.diagnoses) - 1
+    notes = [f"the figures are of {name}, the busiest device; {others} others are not drawn"] if others else []
     forms = [f.strip() for f in options["figure_forms"].split(",") if f.strip()]
-    written = figures(sources.diagnoses[0][1], output, forms, force=options["force"])
+    for note in notes:
+        click.echo(note, err=True)
+    written = figures(shown, output, forms, force=options["force"])
     if options["as_json"]:
-        _said({"output": str(output), "files": [str(p) for p in written], "notes": []})
+        _said({"output": str(output), "files": [str(p) for p in written], "notes": notes})
     else:
         click.echo(f"wrote {len(written)} figures to {output}", err=True)
 

@@ -297,7 +297,7 @@ def _operators(diagnosis: Diagnosis) -> Figure:
     _time_axis(axes, 3)
     rest = math.fsum(o.time_s for o, _ in order[MOST_BARS:])
     more = f"\n{len(order) - len(rows)} more take {format_s(rest)}" if rest > 0 else ""
-    axes.set_xlabel(f"time per step; dark: least time at the ceiling{more}", fontsize=6)
+    axes.set_xlabel(f"time per step (dark: at the ceiling){more}", fontsize=6)
     return figure
 
 

@@ -150,6 +150,9 @@ class _Writer:
             )
             order = order[place : place + most]
         self.order = order
+        for finding in scene.diagnosis.findings:
+            if finding.code == "unknown_hardware":
+                self.notes.append(f"{clean(scene.name)}: {clean(finding.text)}")
         missing = [i for i, reason in enumerate(self.reasons) if reason]
         if missing:
             self.notes.append(
