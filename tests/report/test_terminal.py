@@ -192,3 +192,16 @@ def test_what_is_left_out_ends_at_a_word(sample, width) -> None:
     lines = [n for n in render(found, width=width).splitlines() if n.endswith("[...]")]
     assert len(lines) == 2
     assert all(re.search(r"word\d{3} \[\.\.\.\]$", n) for n in lines)
+
+
+def test_steps_of_different_work_are_said_to_be_a_mean(sample) -> None:
+    step = dataclasses.replace(sample.step, statistic="mean", ci95_s=(0.012, 0.060), count=4, median_s=0.024)
+    text = " ".join(render(dataclasses.replace(sample, step=step), width=100).split())
+    assert "24.0 ms mean of 4 steps that do different work, 12.0 ms to 60.0 ms" in text
+    assert "95 % of the median" not in text
+
+
+def test_work_is_a_lower_bound_where_that_of_some_operators_is_not_known(sample) -> None:
+    part = dataclasses.replace(sample, attributed_ratio=0.6, flop_per_step=3.45e11, bytes_per_step=0.0)
+    text = " ".join(render(part, width=100).split())
+    assert "\u2265345 GFLOP of matrix work, ? bytes" in text

@@ -149,7 +149,7 @@ def _documents(inputs: Inputs, targets: Sequence[Target], options: dict[str, Any
     from mansard.report.document import from_document
 
     if not inputs.documents:
-        given = ", ".join(f"{Path(p).name} ({kind})" for p, kind in inputs.sources)
+        given = ", ".join(f"{Path(p).name or p} ({kind})" for p, kind in inputs.sources)
         raise UsageError(
             f"there is no run among the files: {given}", hint="add a profile, or a run or diagnose document"
         )

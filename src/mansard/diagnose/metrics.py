@@ -29,7 +29,7 @@ NO_RECORD = Unknown("nothing recorded says when operations ran", ("a profile", "
 
 #: What each metric is. The text is printed where the number is.
 DEFINITIONS: Mapping[str, tuple[str, str]] = {
-    "step_s": ("s", "median wall time of one step, profiler off where that was measured"),
+    "step_s": ("s", "median wall time of one step, profiler off where that was measured; the mean where steps do different work"),
     "mfu_ratio": ("1", "model FLOP (recomputation left out) / (wall time x devices x dense peak)"),
     "hfu_ratio": ("1", "executed FLOP (recomputation counted) / (wall time x devices x dense peak)"),
     "kernel_union_ratio": (

@@ -109,6 +109,9 @@ class View:
             costs = s.profiler_overhead_ratio >= 0
             overhead = f"profiler +{format_ratio(s.profiler_overhead_ratio)}" if costs else "profiler cost within noise"
         plural = "" if s.count == 1 else "s"
+        spread = f"median of {s.count} step{plural}, 95 % in {low} to {high}"
+        if s.statistic == "mean":
+            spread = f"mean of {s.count} steps that do different work, {low} to {high}"
         full = self.d.full_square_flop_per_step
         causal = "matrix work"
         if is_known(full) and is_known(self.d.flop_per_step) and full > self.d.flop_per_step * 1.0005:
@@ -117,7 +120,7 @@ class View:
         share_note = f"{'of' if named else 'limit:'} {self._line(v.limiting_ceiling or 'no ceiling')}"
         share_note += f", for {format_ratio(v.time_share)} of the step"
         return [
-            ("Step", format_s(s.median_s), f"median of {s.count} step{plural}, 95 % in {low} to {high}; {overhead}"),
+            ("Step", format_s(s.median_s), f"{spread}; {overhead}"),
             ("Share of ceiling", figure(v.share_of_ceiling, format_ratio), share_note),
             ("Headroom", figure(v.headroom_s, format_s), "per step, to that ceiling"),
             ("MFU", figure(self.d.mfu_ratio, format_ratio), "of the matrix ceiling over the whole step"),
