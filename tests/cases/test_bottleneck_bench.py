@@ -43,6 +43,9 @@ FAST = (
     "decoy/straggler-ranks",
     "decoy/two-devices-second",
     "decoy/warm-up",
+    "held-out/uneven-steps",
+    "held-out/backward-thread-memory",
+    "held-out/pipeline-bubble",
 )
 
 
