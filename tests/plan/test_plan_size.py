@@ -308,3 +308,11 @@ def test_errors_are_one_clear_message(args, message):
     result = run(*args)
     assert isinstance(result.exception, UsageError)
     assert message in result.exception.message
+
+
+def test_more_devices_than_layers_are_divided_otherwise():
+    # GPT-2 has 12 layers and 12 heads: 16 devices are replicas, never 16 stages.
+    s = size_model(load_model("gpt2"), site(), Job(context=512, concurrency=16, devices=16, dtype="bf16"))
+    assert s.fits is True
+    assert s.plan.devices == 16
+    assert s.plan.pp <= 12

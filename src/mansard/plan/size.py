@@ -305,7 +305,9 @@ def _fewest(model: Model, job: Job, tp_most: int, budget: float | Unknown) -> tu
                 break
     if job.devices is None:
         return [f for f in found if f[0].devices == fewest], refused
-    return found, refused
+    holds = [f for f in found if isinstance(budget, Unknown) or f[1].total_bytes <= budget]
+    # Where none holds it, the one that comes nearest says by how much.
+    return holds or sorted(found, key=lambda f: f[1].total_bytes)[:1], refused
 
 
 def _divisions(model: Model, job: Job, tp_most: int) -> Iterator[tuple[Plan, Sequence[int]]]:
@@ -325,7 +327,9 @@ def _divisions(model: Model, job: Job, tp_most: int) -> Iterator[tuple[Plan, Seq
             for dp in (
                 d for d in range(1, job.devices + 1) if job.devices % (tp * d) == 0 and job.concurrency % d == 0
             ):
-                yield Plan(tp=tp, ep=ep, dp=dp), (job.devices // tp // dp,)
+                ranks = job.devices // tp // dp
+                if ranks <= model.text.depth:
+                    yield Plan(tp=tp, ep=ep, dp=dp), (ranks,)
 
 
 def _timed(

@@ -23,10 +23,14 @@ def shown(value: Any, style: Callable[[Any], str]) -> str:
 
 
 def _count(value: float) -> str:
+    if value >= 1e7:
+        return f"{value:.2e}"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _money(value: float) -> str:
+    if value >= 1e6:
+        return f"{value / 1e6:,.3g}M" if value < 1e9 else f"{value:.2e}"
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
