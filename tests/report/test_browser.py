@@ -189,7 +189,9 @@ def test_the_theme_changes_every_drawn_chart(opened) -> None:
 
 def test_folded_runs_open(opened) -> None:
     opened.page.locator("#s-run2 summary").click()
-    assert opened.page.locator("#s-run2 table tbody tr").count() >= 1
+    rows = opened.page.locator("#s-run2 table tbody tr")
+    rows.first.wait_for(state="attached")  # the table is drawn after the fold has opened
+    assert rows.count() >= 1
     opened.page.locator("#s-run2 summary").click()
 
 
