@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mansard import hardware as hardware
     from mansard.diagnose import diagnose as diagnose
     from mansard.measure import measure as measure
-    from mansard.predict.library import estimate as estimate
+    from mansard.predict.by_name import estimate as estimate
     from mansard.report.frames import to_arrow as to_arrow
     from mansard.report.frames import to_pandas as to_pandas
     from mansard.report.frames import to_polars as to_polars
@@ -36,7 +36,7 @@ _PUBLIC: dict[str, str | None] = {
     "measure": None,
     "diagnose": None,
     "hardware": None,
-    "estimate": "mansard.predict.library",
+    "estimate": "mansard.predict.by_name",
     "open_trace": "mansard.trace.open",
     "show": "mansard.report.notebook",
     "to_polars": "mansard.report.frames",

@@ -14,7 +14,7 @@ from mansard.core import Bound, Demand, Implausible, Unknown, judge, least_time
 from mansard.core.ceilings import Area, Ceiling, Ceilings, Kind, MemoryLevel, Resource
 from mansard.core.stats import median_interval
 from mansard.core.units import format_binary_bytes, format_bytes_per_s
-from mansard.diagnose.library import diagnose
+from mansard.diagnose.calls import diagnose
 from mansard.diagnose.metrics import kernel_union_ratio, occupied_metrics
 from mansard.diagnose.occupied import Occupied, of_device, of_run
 from mansard.diagnose.profile_run import run_of_profile

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mansard.core import Area, Bound, Ceiling, Ceilings, Grade, Kind, Resource, Unknown, is_known
-from mansard.diagnose.library import diagnose, diagnose_ranks
+from mansard.diagnose.calls import diagnose, diagnose_ranks
 from mansard.diagnose.links import Links
 from mansard.diagnose.profile import DeviceDiagnosis
 from mansard.diagnose.records import AreaShare, Diagnosis

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from mansard.diagnose.calls import diagnose, diagnose_ranks
 from mansard.diagnose.facts import Facts, MeasuredPoint
 from mansard.diagnose.facts_of import facts_of_profile, workload_of
-from mansard.diagnose.library import diagnose, diagnose_ranks
 from mansard.diagnose.profile_run import run_of_profile
 from mansard.diagnose.records import Advice
 from mansard.predict.estimate import Request, estimate
