@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from mansard.measure.points.session import exit_code
+
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "launchers"
 SCRIPTS = [*sorted(FOLDER.glob("*.sh")), *sorted(FOLDER.glob("*.sbatch"))]
 
@@ -43,8 +45,10 @@ def test_torchrun_as_it_stands(tmp_path):
     out = tmp_path / "out"
     words = [str(FOLDER / "torchrun.sh"), "2", str(out), "--suite", "quick", "--budget", "15"]
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=250, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
     elements = json.loads((out / "detailed.json").read_text())
+    # A busy machine may make a point implausible (3); torchrun then ends with 1. No point may fail.
+    assert exit_code(elements) in (0, 3), done.stderr[-2000:]
+    assert (done.returncode == 0) == (exit_code(elements) == 0), done.stderr[-2000:]
     names = {e["metadata"]["benchmark_name"] for e in elements if e["state"] == "done"}
     assert names
     assert names <= {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "device_to_device"}

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from mansard.measure.points.session import exit_code
+
 torch = pytest.importorskip("torch")
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "network_namespaces"
@@ -121,8 +123,10 @@ def test_measure_over_the_network_finds_rate_and_the_pairs(tmp_path, monkeypatch
     with namespaces.network(2, 100e6) as net:
         words = [sys.executable, "-m", "mansard", "measure", str(config), "--suite", "quick", "-o", str(out)]
         done = namespaces.run_ranks(net, [words, words], limit_s=200)
-    assert [d.returncode for d in done] == [0, 0], done[0].stderr[-2000:]
     elements = json.loads((out / "detailed.json").read_text())
+    assert {e["state"] for e in elements} == {"done"}
+    # 3 where a busy machine made a point implausible
+    assert [d.returncode for d in done] == [exit_code(elements)] * 2, done[0].stderr[-2000:]
     (pairs,) = [e for e in elements if e["metadata"]["benchmark_name"] == "device_to_device"]
     assert pairs["metrics"]["link"] == "network"
     # 1 MiB at 12.5 MB/s: 84 ms
