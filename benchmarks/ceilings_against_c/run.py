@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -52,13 +53,18 @@ class Item:
         }  # fmt: skip
 
 
+def compiled(folder: str) -> Path:
+    """Return the C program, built for this machine."""
+    binary = Path(folder) / "stream"
+    flags = ["-O3", "-march=native", "-fopenmp-simd", "-pthread"]
+    subprocess.run(["gcc", *flags, str(HERE / "stream.c"), "-o", str(binary)], check=True)
+    return binary
+
+
 class Yardstick:
     """The C program, kept running and asked one line at a time."""
 
-    def __init__(self, folder: str) -> None:
-        binary = Path(folder) / "stream"
-        flags = ["-O3", "-march=native", "-fopenmp-simd", "-pthread"]
-        subprocess.run(["gcc", *flags, str(HERE / "stream.c"), "-o", str(binary)], check=True)
+    def __init__(self, binary: Path) -> None:
         self.child = subprocess.Popen([str(binary)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, line: str) -> float:
@@ -138,26 +144,29 @@ def vector_items(teams, yardstick):
     return jobs
 
 
-def interleave(jobs, rounds):
+def interleave(fresh_jobs, rounds):
     """Run every job `rounds` times, jobs and sides in random order; the best of each side counts per round.
 
-    The round is also the place of the arrays in the buffers, on both sides: which lines collide in a physically indexed
-    cache is a matter of pages, not of kernels.
+    Every round starts with new buffers on both sides, and the round is also the place of the arrays in them: which lines
+    collide in a physically indexed cache, and how far 4 KiB pages lie apart, is a matter of pages, not of kernels.
     """
     order = random.Random(3)
+    items = {}
     for number in range(rounds + 1):  # the first round warms up and is not kept
-        order.shuffle(jobs)
-        for item, ours, theirs in jobs:
-            calls = [(0, f) for f in ours] + [(1, f) for f in theirs]
-            order.shuffle(calls)
-            best = [0.0, 0.0]
-            for side, call in calls:
-                best[side] = max(best[side], call(number))
-            if number:
-                item.ours.append(best[0])
-                item.theirs.append(best[1])
+        with fresh_jobs() as jobs:
+            order.shuffle(jobs)
+            for named, ours, theirs in jobs:
+                calls = [(0, f) for f in ours] + [(1, f) for f in theirs]
+                order.shuffle(calls)
+                best = [0.0, 0.0]
+                for side, call in calls:
+                    best[side] = max(best[side], call(number))
+                if number:
+                    item = items.setdefault(named.name, named)
+                    item.ours.append(best[0])
+                    item.theirs.append(best[1])
         print(f"round {number} of {rounds}", file=sys.stderr)
-    return [item for item, _, _ in jobs]
+    return list(items.values())
 
 
 def matrix_items(cpus, rounds):
@@ -218,12 +227,17 @@ def main() -> int:
         if "vector" in only or "memory" in only:
             teams = {count: Team(cpus[:count]) for count in sorted({1, len(cpus)})}
             with tempfile.TemporaryDirectory() as folder:
-                yardstick = Yardstick(folder)
-                jobs = vector_items(teams, yardstick) if "vector" in only else []
-                jobs += memory_items(teams, caches, yardstick) if "memory" in only else []
-                jobs = [job for job in jobs if re.search(options.match, job[0].name)]
-                items += interleave(jobs, options.rounds)
-                yardstick.close()
+                binary = compiled(folder)
+
+                @contextmanager
+                def fresh_jobs():
+                    yardstick = Yardstick(binary)
+                    jobs = vector_items(teams, yardstick) if "vector" in only else []
+                    jobs += memory_items(teams, caches, yardstick) if "memory" in only else []
+                    yield [job for job in jobs if re.search(options.match, job[0].name)]
+                    yardstick.close()
+
+                items += interleave(fresh_jobs, options.rounds)
             for team in teams.values():
                 team.__exit__(None, None, None)
         if "matrix" in only:
