@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-
 import click
+
+from mansard.cli.questions import Questions
 
 #: Question -> module with a click command named `command`, and the line shown in the overview.
 QUESTIONS: dict[str, tuple[str, str]] = {
@@ -19,27 +19,7 @@ QUESTIONS: dict[str, tuple[str, str]] = {
 }
 
 
-class Questions(click.Group):
-    """A group whose commands are imported when they are called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the questions in the order of the table."""
-        return list(QUESTIONS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command of a question."""
-        if cmd_name not in QUESTIONS:
-            return None
-        command: click.Command = importlib.import_module(QUESTIONS[cmd_name][0]).command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the overview without importing the questions."""
-        with formatter.section("Questions"):
-            formatter.write_dl([(name, text) for name, (_, text) in QUESTIONS.items()])
-
-
-@click.group("trace", cls=Questions, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("trace", cls=Questions, questions=QUESTIONS, context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
     """Say what a recorded profile holds: Nsight Systems, PyTorch, XLA, rocprofv3.
 
