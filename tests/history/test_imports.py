@@ -193,3 +193,26 @@ def test_a_sample_that_is_no_number_is_a_flaw_and_not_a_figure(word: str) -> Non
 def test_a_document_nested_without_end_is_an_input_error() -> None:
     with pytest.raises(InputError):
         read_bytes(b"[" * 100_000, source="x")
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        # Timed without the profiler: as they are.
+        ({"steps_s": [0.1, 0.1, 0.11, 0.09, 0.1], "steps_profiled": False}, [0.1, 0.1, 0.11, 0.09, 0.1]),
+        # With it, where a step of 0.1 s took 0.125 s: times 0.1 / 0.125 = 0.8.
+        ({"steps_s": [0.125, 0.150], "steps_profiled": True, "profiled_median_s": 0.125}, [0.1, 0.12]),
+        # Steps of different work: their spread is no noise, so the figure stays what the document states.
+        ({"steps_s": [0.05, 0.15], "statistic": "mean"}, []),
+        ({"steps_s": [0.125, 0.150], "steps_profiled": True}, []),
+        ({}, []),
+    ],
+)
+def test_steps_of_a_run_are_its_samples(more: dict[str, object], expected: list[float]) -> None:
+    document = {
+        "schema": "run/1", "created": "2026-01-01", "environment": {}, "program": "train.py", "operators": [],
+        "step": {"median_s": 0.1, "count": 5, "ci95_s": [0.09, 0.11], **more},
+    }  # fmt: skip
+    found = read_bytes(json.dumps(document).encode(), source="run.json").measurements[0]
+    assert list(found.samples) == pytest.approx(expected)
+    assert (found.stated is None) == bool(expected)

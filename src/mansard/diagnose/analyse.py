@@ -37,6 +37,7 @@ _MACHINE = ("cpu_model", "clock_hz_estimated", "threads", "memory_bytes", "huge_
             "tuning_variables")  # fmt: skip
 #: From this many unprofiled step times on, their own spread is the interval.
 MANY_STEPS = 5
+MOST_STEPS_KEPT = 4096  # in a document
 #: Other programs' share of the processors above which a run's shares are said to be lower bounds.
 FOREIGN_LOAD = 0.08
 #: A profiled step may differ this much from the unprofiled one before its overhead is a finding.
@@ -177,9 +178,10 @@ def _step_time(trace: RunTrace, windows: Windows, cost: ProfilerCost) -> StepTim
         alone = median_interval(trace.unprofiled_step_s)
         median = alone.median if windows.alike else float(np.mean(trace.unprofiled_step_s))
         overhead = profiled / median - 1.0
+    with_profiler = len(trace.unprofiled_step_s) < MANY_STEPS
     if not windows.alike:
         low, high = float(lengths.min()), float(lengths.max())
-    elif len(trace.unprofiled_step_s) >= MANY_STEPS:
+    elif not with_profiler:
         low, high, count = alone.low, alone.high, alone.count
     else:
         # A few group means, or none, say nothing of the spread of steps: take the relative spread that was recorded.
@@ -193,7 +195,19 @@ def _step_time(trace: RunTrace, windows: Windows, cost: ProfilerCost) -> StepTim
         statistic="median" if windows.alike else "mean",
         source=trace.steps.source if windows.repeated else "none",
         note=trace.steps.note if windows.repeated else "everything that was recorded; no repeated step was found",
+        steps_s=_even_choice(lengths.tolist() if with_profiler else trace.unprofiled_step_s)
+        if windows.repeated
+        else (),
+        steps_profiled=with_profiler and windows.repeated,
     )
+
+
+def _even_choice(steps_s: Sequence[float]) -> tuple[float, ...]:
+    """Return the steps, or of more than a document should hold as many at even distances."""
+    if len(steps_s) <= MOST_STEPS_KEPT:
+        return tuple(float(t) for t in steps_s)
+    at = np.linspace(0, len(steps_s) - 1, MOST_STEPS_KEPT).round().astype(np.int64)
+    return tuple(float(steps_s[i]) for i in at)
 
 
 def _row(judged: JudgedOperator, windows: Windows, ceilings: Ceilings) -> OperatorRow:

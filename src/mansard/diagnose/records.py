@@ -109,6 +109,8 @@ class StepTime:
         source: How the steps were found.
         note: What a step is here.
         statistic: `median`, or `mean` where steps do different work, so that work and time are those of the same step.
+        steps_s: The steps one by one, as they were measured [s]; of very many an even choice, so `count` may be larger.
+        steps_profiled: Whether `steps_s` were taken with the profiler on, so that their median is `profiled_median_s`.
     """
 
     median_s: float
@@ -119,6 +121,8 @@ class StepTime:
     source: str
     note: str
     statistic: str = "median"
+    steps_s: tuple[float, ...] = ()
+    steps_profiled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

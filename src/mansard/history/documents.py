@@ -248,7 +248,7 @@ def _run(d: Mapping[str, Any]) -> list[Measurement]:
     common: dict[str, Any] = {"benchmark": "step", "fingerprint": base.merged(parts)}
     step = d["step"]
     median = finite(step.get("median_s"))
-    samples = tuple(float(x) for x in step.get("samples_s", ()))
+    samples = _step_samples(step)
     if not step.get("count") or not median or median <= 0:
         return [Measurement(metric="step_time_s", absent="the run has no steady steps", **common)]
     low, high = (float(x) for x in step["ci95_s"])
@@ -264,6 +264,20 @@ def _run(d: Mapping[str, Any]) -> list[Measurement]:
             "share_of_ceiling", row.get("share_of_ceiling"), None, 0, {**common, "benchmark": _operator_name(row)}
         )
     return _numbered(found)
+
+
+def _step_samples(step: Mapping[str, Any]) -> tuple[float, ...]:
+    """Return the steps one by one [s]; without samples where steps do different work, whose spread is no noise.
+
+    Steps that were timed with the profiler on are brought to the median without it, as their interval is.
+    """
+    steps = tuple(float(x) for x in step.get("steps_s", ()))
+    if step.get("statistic", "median") != "median" or len(steps) < 2:
+        return ()
+    profiled = finite(step.get("profiled_median_s"))
+    if not step.get("steps_profiled"):
+        return steps
+    return tuple(t * float(step["median_s"]) / profiled for t in steps) if profiled else ()
 
 
 def _operator_name(row: Mapping[str, Any]) -> str:

@@ -184,6 +184,8 @@ def _step(s: Mapping[str, Any]) -> StepTime:
         source=_text(s["source"]),
         note=_text(s["note"]),
         statistic=_text(s.get("statistic", "median")),
+        steps_s=tuple(_number(t) for t in s.get("steps_s", ())),
+        steps_profiled=_flag(s.get("steps_profiled", False)),
     )
 
 
