@@ -1,4 +1,8 @@
-"""A benchmark measured in this process, through the same worker, audit and verdict as a real run."""
+"""A benchmark measured in this process, through the same worker, audit and verdict as a real run.
+
+The data, the compiler's count and the page faults are the benchmark's own; what the machine of the moment says (times, load,
+warm-up, floor) is replaced by fixed figures, so that a test never depends on who else uses the processor.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ from mansard.measure.points.result import Point, Result
 from mansard.measure.points.runner import Taken
 
 KIB, MIB, GIB = 2.0**10, 2.0**20, 2.0**30
+SAMPLE_S = 1e-3
 
 
 @dataclass(slots=True)
@@ -86,7 +91,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
         params: Params | None = None,
         ceilings: Ceilings | str | None = "the machine of round numbers",
         samples: int = 3,
+        live: bool = False,
     ) -> Result:
+        """Return the result; `live` keeps the times as they were taken."""
         work = (lambda _p, _w: count) if isinstance(count, Work) else count
         sample = Sample(count=work, make=make, implementations={backend: backend})
         monkeypatch.setattr(worker, "benchmark_named", lambda _name: sample)
@@ -102,9 +109,16 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
         limits = {"least_samples": samples, "most_samples": samples, "budget_s": 0.0}
         taken.prepared.append(server.prepare("k", "sample", backend, given, 1, 0.0, 0.0))
         window = server.window("k", limits)
+        seen = {**window["seen"], "clock_hz": 4e9, "clock_source": "test"}
+        finished = server.finish("k")
+        if not live:
+            window["seconds"] = [SAMPLE_S] * len(window["seconds"])
+            taken.prepared[-1]["steady"] = True
+            seen = {**seen, "busy_s": 0.0, "own_s": 0.0, "steal_s": 0.0, "throttled_s": 0.0}
+            finished["unwaited"] = {"run_s": SAMPLE_S, "check_s": SAMPLE_S, "check_at_rest_s": SAMPLE_S}
         taken.groups.append([window["seconds"]])
-        taken.seen.append({**window["seen"], "clock_hz": 4e9, "clock_source": "test"})
-        taken.finished.append(server.finish("k"))
+        taken.seen.append(seen)
+        taken.finished.append(finished)
         known = some_machine() if isinstance(ceilings, str) else ceilings
         return result_of(taken, known, some_machine().levels, {})
 

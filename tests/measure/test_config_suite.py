@@ -15,6 +15,7 @@ import pytest
 
 import mansard
 from mansard.measure.config import json_schema, load_plan
+from mansard.measure.config import plan as plan_module
 from mansard.measure.config.common import COMMON_NAMES
 from mansard.measure.config.names import all_names, find_benchmark, meaning_of
 from mansard.measure.config.plan import Plan
@@ -90,10 +91,13 @@ def suite_files(shared: Path) -> list[Path]:
     return found
 
 
+read_once = functools.cache(read_yaml)
+
+
 @functools.cache
 def document(path: Path) -> Any:
     """Return what a file says; each is read once for all tests."""
-    return read_yaml(path).plain()
+    return read_once(path).plain()
 
 
 HERE = {
@@ -105,7 +109,9 @@ HERE = {
 @pytest.fixture(scope="module")
 def plans(shared: Path) -> dict[Path, Plan]:
     """Return the plan of every file of the suite on a small machine."""
-    return {path: load_plan(path, where=HERE) for path in suite_files(shared)}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(plan_module, "read_yaml", read_once)
+        return {path: load_plan(path, where=HERE) for path in suite_files(shared)}
 
 
 def expected_size(path: Path) -> int:

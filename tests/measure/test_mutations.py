@@ -19,14 +19,11 @@ from mansard.measure.points.result import PointVerdict, Result
 N = 192
 MIB = 2**20
 NO_COMPILER = Unknown("NumPy is not compiled")
-#: Codes that say something about the machine of the moment, not about the benchmark.
-OF_THE_MOMENT = {"foreign_load", "steal", "throttled", "drift", "not_steady", "near_floor", "in_one_go"}
-
 needs_jax = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
 
 
 def codes(result: Result) -> set[str]:
-    return {f.code for f in result.findings} - OF_THE_MOMENT
+    return {f.code for f in result.findings}
 
 
 def fatal(result: Result) -> set[str]:
@@ -74,8 +71,9 @@ def numpy_gemm(n: int = N, *, a: Any = None, out: Any = None, run: Any = None, f
 def test_a_sound_product_passes(measured):
     result = measured(gemm_work(), lambda *_: numpy_gemm())
     assert codes(result) == set()
-    assert result.verdict in (PointVerdict.LOW, PointVerdict.NOISY, PointVerdict.NORMAL)
-    assert result.metrics["flop_per_s"] == pytest.approx(2.0 * N**3 / result.metrics["median_s"])
+    # 2 x 192^3 FLOP in the millisecond of the fixture are 14.2 GFLOP/s of the machine's 10^13
+    assert result.metrics["flop_per_s"] == pytest.approx(14155776.0 / 1e-3)
+    assert result.verdict is PointVerdict.LOW
 
 
 @needs_jax
@@ -205,7 +203,7 @@ def test_a_result_kept_from_the_first_call_is_above_its_ceiling(measured):
         return run
 
     # 10^15 FLOP in no time: the right result of the first call is read again and again
-    result = measured(gemm_work(flop=1e15), lambda *_: numpy_gemm(run=once))
+    result = measured(gemm_work(flop=1e15), lambda *_: numpy_gemm(run=once), live=True)
     assert "above_ceiling" in fatal(result)
     assert result.verdict is PointVerdict.IMPLAUSIBLE
 
@@ -214,7 +212,7 @@ def test_a_result_kept_from_the_first_call_is_above_its_ceiling(measured):
 
 
 def test_a_missing_wait_is_caught(measured):
-    result = measured(gemm_work(), lambda *_: waits_only_when_read())
+    result = measured(gemm_work(), lambda *_: waits_only_when_read(), live=True)
     assert "not_synchronised" in fatal(result)
 
 
@@ -374,8 +372,9 @@ def test_fresh_outputs_are_seen_by_their_page_faults(measured):
     work = Work(demand=Demand(write_bytes=float(size)), headline="bytes")
     result = measured(work, make)
     assert "page_faults" in codes(result)
-    # the machine of round numbers is far faster, and the reason that is given is the right one
-    assert result.verdict is PointVerdict.NOISY or "page faults" in result.verdict_reason
+    # the machine of round numbers is far faster than 8 MiB in a millisecond, and the reason that is given is the right one
+    assert result.verdict is PointVerdict.LOW
+    assert "page faults" in result.verdict_reason
 
 
 # --- the claim is wrong -----------------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ def test_a_cold_sample_is_one_call_and_has_no_chain():
     given = {"benchmark": point.benchmark, "impl": "numpy", "warmup_tries": 1, "warmup_s": 0.0, "warmup_most_s": 0.01}
     hot = server.prepare("hot", params={**point.params}, **given)
     cold = server.prepare("cold", params={**point.params, "cache": "cold"}, cold=True, **given)
-    assert hot["per_sample"] > 1  # 4 KiB are copied in far less than the millisecond of a sample
+    assert hot["per_sample"] >= 1  # how many, `calibrate` says: its own test has fixed times
     assert cold["per_sample"] == 1
     assert not cold["has_chain"]
     assert cold["facts"]["cache"] == "cold"

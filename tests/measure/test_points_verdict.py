@@ -85,6 +85,12 @@ def test_without_a_ceiling_nothing_is_judged():
     assert found.reason.startswith("not judged")
 
 
+def test_a_noisy_point_without_a_ceiling_says_both():
+    found = judged(dataclasses.replace(point(0.01, half_ratio=0.1), ceilings=None, levels=LEVELS))
+    assert found.verdict is PointVerdict.NOISY
+    assert "+-10 % wide; not judged: the ceilings of this machine are not known" in found.reason
+
+
 def test_the_peak_of_another_type_never_stands_in():
     work = Work(demand=Demand(flop={("bf16", "f32"): 1e9}), peak=("bf16", "f32", "matrix"))
     found = judged(point(0.01, work=work))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -71,9 +72,15 @@ class Entry:
         return self.make(params, impl, where)
 
 
+@functools.cache
+def is_installed(name: str) -> bool:
+    """Return whether a package is there; it is looked for once and not imported."""
+    return importlib.util.find_spec(name) is not None
+
+
 def missing_package(name: str) -> Waived | None:
     """Return that a package is not installed, or None; it is looked for and not imported."""
-    if name == "native" or importlib.util.find_spec(name) is not None:
+    if name == "native" or is_installed(name):
         return None
     return Waived(reason=f"the package {name} is not installed", missing="implementation")
 

@@ -181,9 +181,10 @@ def _graded(found: Judged, e: Evidence, findings: Sequence[Finding], share: floa
     noise = half_ratio(e)
     wide = f"the 95 % interval of the median is +-{format_ratio(noise)} wide"
     if isinstance(share, Unknown):
-        verdict = PointVerdict.NOISY if noise > NOISY_RATIO else None
-        reason = wide if verdict else f"not judged: {share.reason}"
-        return dataclasses.replace(found, verdict=verdict, reason=reason)
+        text = f"not judged: {share.reason}"
+        if noise > NOISY_RATIO:
+            return dataclasses.replace(found, verdict=PointVerdict.NOISY, reason=f"{wide}; {text}")
+        return dataclasses.replace(found, reason=text)
     assert found.ceiling is not None
     text = f"{format_ratio(share)} of the {found.ceiling.resource.label} ceiling ({found.ceiling.kind.value})"
     factors = shortfall(found, e, share)
