@@ -8,6 +8,7 @@ hands it on later (`relay.py`), since netem is often not in the kernel. Needs ro
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import subprocess
@@ -20,6 +21,8 @@ from pathlib import Path
 
 MTU = 9000  # a frame of 9014 B carries 8948 B of a message: 99.3 %
 SUBNET = "10.77.0"
+BURST_S = 1.5e-3  # of the rate that may go at once after a pause
+QUEUED_BYTES = 1 << 16  # of one socket, in the queue of its device
 GRACE_S = 15.0  # what the other ranks have to end by themselves, once one failed
 HERE = Path(__file__).resolve().parent
 
@@ -58,7 +61,7 @@ class Network:
 
     Args:
         names: Namespace of each rank.
-        rate_bit_per_s: What each rank may send.
+        rate_bit_per_s: What each rank may send; infinite without a limit.
         delay_s: Added to each packet, one way.
     """
 
@@ -103,8 +106,14 @@ def _run(*words: str) -> None:
 
 
 def _shape(name: str, rate_bit_per_s: float) -> None:
-    """Set the token bucket: about 1.5 ms of the rate at once, two frames at least, and a queue that drops nothing."""
-    burst = max(2 * (MTU + 14), int(rate_bit_per_s / 8.0 * 1.5e-3))
+    """Set the token bucket: about 1.5 ms of the rate at once, two frames at least, and a queue that drops nothing.
+
+    An infinite rate takes the bucket away: what is left is what the processors can copy.
+    """
+    if math.isinf(rate_bit_per_s):
+        subprocess.run(["tc", "-n", name, "qdisc", "del", "dev", "net0", "root"], capture_output=True, check=False)
+        return
+    burst = max(2 * (MTU + 14), int(rate_bit_per_s / 8.0 * BURST_S))
     _run(
         "tc", "-n", name, "qdisc", "replace", "dev", "net0", "root", "tbf", "rate", f"{rate_bit_per_s:.0f}bit",
         "burst", str(burst), "limit", str(16 << 20),
@@ -117,7 +126,7 @@ def network(ranks: int, rate_bit_per_s: float, delay_s: float = 0.0) -> Iterator
 
     Args:
         ranks: Namespaces.
-        rate_bit_per_s: What each may send [bit/s].
+        rate_bit_per_s: What each may send [bit/s]; `math.inf` for no limit.
         delay_s: Added one way [s].
     """
     tag = f"mn{os.getpid()}x"
@@ -156,7 +165,10 @@ def network(ranks: int, rate_bit_per_s: float, delay_s: float = 0.0) -> Iterator
             _run("ip", "-n", name, "addr", "add", f"{made.address(rank)}/24", "dev", "net0")
             _run("ip", "-n", name, "link", "set", "net0", "mtu", str(MTU), "txqueuelen", "2000", "up")
             # A connection that rested must not start slowly again: a rank computes between two exchanges.
-            _run("ip", "netns", "exec", name, "sh", "-c", "echo 0 > /proc/sys/net/ipv4/tcp_slow_start_after_idle")
+            # And acknowledgements must not stand behind what this side has to send: the bucket cuts large buffers into
+            # frames, by which the kernel's own bound of what a socket may have queued is lost unless it is low.
+            for name_of, value in (("tcp_slow_start_after_idle", 0), ("tcp_limit_output_bytes", QUEUED_BYTES)):
+                _run("ip", "netns", "exec", name, "sh", "-c", f"echo {value} > /proc/sys/net/ipv4/{name_of}")
         made.set_rate(rate_bit_per_s)
         yield made
     finally:

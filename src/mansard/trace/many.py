@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mansard.core.errors import InputError, MansardError, UsageError
 from mansard.trace.rank_facts import RankFacts, read_facts
@@ -24,6 +25,9 @@ ENGINES = ("local", "ray")
 FILES_PER_PROCESS = 64
 AHEAD = 2  # files under way for each process
 Progress = Callable[[int, int, str], None]
+Order = tuple[Any, ...]  # the name of a file, and what else the work with it needs
+Task = Callable[..., Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,51 +87,82 @@ def read_many(
         UsageError: no such engine.
         InputError: Ray is not installed.
     """
+    work = partial(read_facts, memory_limit=memory_limit)
+    return map_files(work, paths, jobs=jobs, engine=engine, progress=progress)
+
+
+def map_files(
+    work: Callable[..., T],
+    paths: Sequence[Path],
+    *,
+    arguments: Sequence[Any] | None = None,
+    jobs: int | None = None,
+    engine: str = "local",
+    progress: Progress = lambda _done, _all, _name: None,
+) -> tuple[list[T], list[FailedFile]]:
+    """Do the same with each file, some at a time, and return what came of each in their order, and the files that failed.
+
+    Args:
+        work: Called with the name of a file, and its argument where there are any; can be pickled, as its answer can.
+        paths: The files.
+        arguments: A second argument for each file.
+        jobs: Processes at a time; None takes one for each CPU this process may use, 1 none but this one.
+        engine: `local`, or `ray` for a Ray cluster (RAY_ADDRESS, else a local one).
+        progress: Called with files done, files in all, and the name of the last one.
+
+    Raises:
+        UsageError: no such engine.
+        InputError: Ray is not installed.
+    """
     if engine not in ENGINES:
         raise UsageError(f"no engine is called {engine!r}", hint=f"known: {', '.join(ENGINES)}")
     count = max(1, jobs or len(os.sched_getaffinity(0)))
-    answers = _by_ray(paths, memory_limit) if engine == "ray" else _by_processes(paths, count, memory_limit)
-    facts: list[RankFacts] = []
+    orders = [
+        (str(path),) if arguments is None else (str(path), arguments[i]) for i, path in enumerate(paths)
+    ]  # the first word of an order is always the file
+    task = partial(attempt, work)
+    answers = _by_ray(task, orders) if engine == "ray" else _by_processes(task, orders, count)
+    found: list[T] = []
     failed: list[FailedFile] = []
-    for number, answer in enumerate(answers, start=1):
+    for number, (order, answer) in enumerate(zip(orders, answers, strict=True), start=1):
         if isinstance(answer, FailedFile):
             failed.append(answer)
         else:
-            facts.append(answer)
-        progress(number, len(paths), answer.source)
-    return facts, failed
+            found.append(answer)
+        progress(number, len(paths), order[0])
+    return found, failed
 
 
-def attempt(path: str, memory_limit: int | None = None) -> RankFacts | FailedFile:
-    """Read one file; what goes wrong with it is the answer."""
+def attempt(work: Callable[..., T], path: str, *argument: Any) -> T | FailedFile:
+    """Do what is wanted with one file; what goes wrong with it is the answer."""
     try:
-        return read_facts(path, memory_limit)
+        return work(path, *argument)
     except MansardError as error:
         return FailedFile(source=path, error=error.message)
     except Exception as error:  # a defect shown by one file must not hide what the others say
         return FailedFile(source=path, error=f"{type(error).__name__}: {error}")
 
 
-def _by_processes(paths: Sequence[Path], jobs: int, memory_limit: int | None) -> Iterator[RankFacts | FailedFile]:
-    if jobs == 1 or len(paths) < 2:
-        yield from (attempt(str(path), memory_limit) for path in paths)
+def _by_processes(task: Task, orders: Sequence[Order], jobs: int) -> Iterator[Any]:
+    if jobs == 1 or len(orders) < 2:
+        yield from (task(*order) for order in orders)
         return
-    left: deque[Path] = deque(paths)
+    left: deque[Order] = deque(orders)
     while left:
-        under_way: deque[tuple[Path, Future[RankFacts | FailedFile]]] = deque()
-        pool = _pool(jobs)
+        under_way: deque[tuple[Order, Future[Any]]] = deque()
+        pool = _pool(min(jobs, len(left)))
         try:
             while left or under_way:
                 while left and len(under_way) < AHEAD * jobs:
-                    path = left.popleft()
-                    under_way.append((path, pool.submit(attempt, str(path), memory_limit)))
+                    order = left.popleft()
+                    under_way.append((order, pool.submit(task, *order)))
                 answer = under_way[0][1].result()
                 under_way.popleft()
                 yield answer
         except BrokenProcessPool:
             # A process was killed, by whatever file it held: those under way are read again one by one.
             pool.shutdown(wait=True, cancel_futures=True)
-            yield from (_alone(path, memory_limit) for path, _ in under_way)
+            yield from (_alone(task, order) for order, _ in under_way)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
@@ -138,17 +173,17 @@ def _pool(jobs: int) -> ProcessPoolExecutor:
     )
 
 
-def _alone(path: Path, memory_limit: int | None) -> RankFacts | FailedFile:
+def _alone(task: Task, order: Order) -> Any:
     """Read a file in a process that may die of it."""
     with _pool(1) as pool:
         try:
-            return pool.submit(attempt, str(path), memory_limit).result()
+            return pool.submit(task, *order).result()
         except BrokenProcessPool:
             text = "the process that read it was killed (out of memory is the usual reason)"
-            return FailedFile(source=str(path), error=text)
+            return FailedFile(source=order[0], error=text)
 
 
-def _by_ray(paths: Sequence[Path], memory_limit: int | None) -> Iterator[RankFacts | FailedFile]:
+def _by_ray(task: Task, orders: Sequence[Order]) -> Iterator[Any]:
     try:
         import ray
     except ImportError:
@@ -157,19 +192,25 @@ def _by_ray(paths: Sequence[Path], memory_limit: int | None) -> Iterator[RankFac
     if own:
         ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=False, include_dashboard=False)
     try:
-        task: Any = ray.remote(max_retries=1, max_calls=FILES_PER_PROCESS)(attempt)
+        # Shared words travel once, not with every file.
+        work = ray.put(task)
+        remote: Any = ray.remote(max_retries=1, max_calls=FILES_PER_PROCESS)(_called)
         ahead = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
-        under_way: deque[tuple[Path, Any]] = deque()
-        left: deque[Path] = deque(paths)
+        under_way: deque[tuple[Order, Any]] = deque()
+        left: deque[Order] = deque(orders)
         while left or under_way:
             while left and len(under_way) < ahead:
-                path = left.popleft()
-                under_way.append((path, task.remote(str(path), memory_limit)))
-            path, reference = under_way.popleft()
+                order = left.popleft()
+                under_way.append((order, remote.remote(work, *order)))
+            order, reference = under_way.popleft()
             try:
                 yield ray.get(reference)
             except ray.exceptions.RayError as error:
-                yield FailedFile(source=str(path), error=f"the worker was lost: {type(error).__name__}")
+                yield FailedFile(source=order[0], error=f"the worker was lost: {type(error).__name__}")
     finally:
         if own:
             ray.shutdown()
+
+
+def _called(task: Task, *order: Any) -> Any:
+    return task(*order)
