@@ -335,12 +335,12 @@ def test_a_cache_resident_working_set_is_labelled(measured):
             level="dram",
         )  # fmt: skip
 
-    # the machine has 16 MiB of L3: 8 MiB lives in it, 32 MiB is less than four times it, 64 MiB is DRAM
+    # the machine has 16 MiB of L3: 8 MiB lives in it, 128 MiB is 8 times it, 192 MiB is 12 times and DRAM
     small = measured(work(8.0 * MIB), lambda *_: idle())
     assert "cache_resident" in codes(small)
     assert small.metrics["level"] == "l3"
-    assert "partly_cached" in codes(measured(work(32.0 * MIB), lambda *_: idle()))
-    large = measured(work(64.0 * MIB), lambda *_: idle())
+    assert "partly_cached" in codes(measured(work(128.0 * MIB), lambda *_: idle()))
+    large = measured(work(192.0 * MIB), lambda *_: idle())
     assert not {"cache_resident", "partly_cached"} & codes(large)
     assert large.metrics["level"] == "dram"
 

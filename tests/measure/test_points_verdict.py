@@ -225,7 +225,8 @@ def test_a_working_set_just_beyond_a_cache_may_be_faster_than_memory():
     found = judged(point(1e-4, work=near, ceilings=ceilings))
     assert found.verdict is PointVerdict.NORMAL
     assert [f.code for f in found.findings] == ["partly_cached"]
-    # five times the cache is memory, and what is beyond the cache's own rate is beyond everything
-    far = Work(demand=Demand(read_bytes=2.5e6, write_bytes=2.5e6), headline="bytes")
-    assert judged(point(2.5e-4, work=far, ceilings=ceilings)).verdict is PointVerdict.IMPLAUSIBLE
+    assert "only 2 times L3" in found.reason
+    # twelve times the cache is memory, and what is beyond the cache's own rate is beyond everything
+    far = Work(demand=Demand(read_bytes=6e6, write_bytes=6e6), headline="bytes")
+    assert judged(point(6e-4, work=far, ceilings=ceilings)).verdict is PointVerdict.IMPLAUSIBLE
     assert judged(point(1e-5, work=near, ceilings=ceilings)).verdict is PointVerdict.IMPLAUSIBLE

@@ -81,7 +81,8 @@ class Probe:
 def dram_bytes(caches: Sequence[Cache], available_bytes: float | None) -> int:
     """Return the working set of a DRAM probe [B]: 12 times the last-level caches within reach, within the free memory.
 
-    Three arrays of at least four times the cache each is STREAM's rule; a one-array mix walks through all of it.
+    Three arrays of at least four times the cache each is STREAM's rule; a one-array mix walks through all of it. Twice as
+    much is 4 to 5 % slower, a third as much 20 to 40 % faster (docs/pitfalls.md).
     """
     last = max((c.level for c in caches), default=0)
     cache = sum(c.size_bytes for c in caches if c.level == last)
@@ -315,8 +316,8 @@ def measure_memory(
     result = MemoryResult()
     size = dram_bytes(caches, meminfo("MemAvailable"))
     last_cache = sum(c.size_bytes for c in caches if c.level == max((x.level for x in caches), default=0))
-    if size < 4 * last_cache:
-        text = f"free memory allows a working set of {size / 2**20:.0f} MiB, less than four times the last-level cache"
+    if size < 0.99 * CACHES_BELOW_DRAM * last_cache:
+        text = f"free memory allows a working set of {size / 2**20:.0f} MiB, less than {CACHES_BELOW_DRAM:.0f} last-level caches"
         result.findings.append({"code": "small_working_set", "text": text + ": DRAM figures may come from the cache"})
     scopes = {"core": cpus[:1], "node": cpus} if len(cpus) > 1 else {"core": cpus}
     rates: dict[Probe, list[npt.NDArray[np.float64]]] = {}

@@ -24,7 +24,6 @@ FAULT_S = 2e-6  # clearing 4 KiB and the trap: 65,537 faults made 512 MiB of tra
 FAULT_TIME_SHARE = 0.05
 ZERO_SHARE = 0.99
 DENORMAL_SHARE = 0.01
-CACHES_BELOW = 4.0  # a working set of at least this many last-level caches is hardly found in them
 FLOOR_MULTIPLE = 5.0
 FAULT_SHARE = 0.25  # of the written bytes that were touched for the first time
 BUSY_RATIO = 0.08
@@ -252,13 +251,12 @@ def _level(e: Evidence, facts: Facts) -> Iterator[Finding]:
         text = f"its working set of {format_binary_bytes(size)} fits {level.upper()}: this is a cache bandwidth"
         yield Finding(code="cache_resident", text=text + f", not that of {e.work.level.upper()}")
         return
-    nearer = names.index(e.work.level) - 1
-    if nearer >= 0 and not e.cold:
-        cache = e.memory_levels[nearer].capacity(e.scope)
-        if size < CACHES_BELOW * cache:
-            text = f"its working set of {format_binary_bytes(size)} is less than four times {names[nearer].upper()}"
-            text += f" ({format_binary_bytes(cache)}): part of it is found there"
-            yield Finding(code="partly_cached", text=text)
+    cache = e.partly_in(e.work.level)
+    if cache is not None:
+        held = cache.capacity(e.scope)
+        text = f"its working set of {format_binary_bytes(size)} is only {size / held:.3g} times {cache.level.upper()}"
+        text += f" ({format_binary_bytes(held)}): part of it is found there"
+        yield Finding(code="partly_cached", text=text)
 
 
 def _floor(e: Evidence, facts: Facts) -> Iterator[Finding]:

@@ -20,7 +20,6 @@ QUIET_RATIO = 0.08  # foreign load up to which the clock is believed
 CLOCK_SLACK = 0.95
 CORES_SLACK = 0.75
 FLOOR_SHARE = 0.2
-CACHES_BELOW = 4.0  # a working set of at least this many caches is hardly found in them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,17 +163,14 @@ def _beaten(found: Judged, e: Evidence, share: Implausible) -> Judged:
 
 def _partly_cached(ceiling: Ceiling, e: Evidence, share: float) -> str:
     """Return that a rate above a memory level is one of the cache before it, where the working set is hardly larger."""
-    levels = e.memory_levels
-    names = [v.level for v in levels]
-    level = ceiling.resource.level
-    if level not in names[1:] or e.ceilings is None:
+    cache = e.partly_in(ceiling.resource.level or "")
+    if cache is None or e.ceilings is None:
         return ""
-    cache = levels[names.index(level) - 1]
     nearer = e.ceilings.bandwidth(cache.level, scope=e.scope)
-    hot = float(e.work.demand.working_set) < CACHES_BELOW * cache.capacity(e.scope)
-    if not hot or isinstance(nearer, Unknown) or share * ceiling.value > LOW_CEILING * nearer.value:
+    if isinstance(nearer, Unknown) or share * ceiling.value > LOW_CEILING * nearer.value:
         return ""
-    return f"its working set is less than four times {cache.level.upper()}, part of it is found there"
+    times = float(e.work.demand.working_set) / cache.capacity(e.scope)
+    return f"its working set is only {times:.3g} times {cache.level.upper()}, part of it is found there"
 
 
 def _graded(found: Judged, e: Evidence, findings: Sequence[Finding], share: float | Unknown) -> Judged:
