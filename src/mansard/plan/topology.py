@@ -19,14 +19,13 @@ from mansard.core.units import format_bytes, format_bytes_per_s, format_s
 from mansard.core.unknown import Unknown
 from mansard.hardware.topology import Fabric, Group, best_ceiling
 from mansard.predict.bound import Machine
-from mansard.predict.estimate import Estimate, Request, estimate, setting_of
+from mansard.predict.estimate import Estimate, Request, estimate
 from mansard.workload.parallel import Plan
-from mansard.workload.phases import weight_kernels
 from mansard.workload.records import Model, Moe
 
 KINDS = ("data", "tensor", "expert", "context")
 #: Message of the workload room -> kind, collective. A ring of keys is cp - 1 permutes.
-_MESSAGES: dict[str, tuple[str, str]] = {
+MESSAGES: dict[str, tuple[str, str]] = {
     "all_reduce_tp": ("tensor", "all_reduce"),
     "ring_cp": ("context", "ppermute"),
     "all_gather_cp": ("context", "all_gather"),
@@ -221,14 +220,6 @@ def _plan(degrees: Sequence[Mapping[str, int]], zero: int) -> Plan:
     return Plan(tp=ranks["tensor"], dp=dp, cp=ranks["context"], ep=ep, zero=zero if dp * ranks["context"] > 1 else 0)
 
 
-def _expert_share(model: Model, request: Request) -> float:
-    """Share of the parameters of one device that are routed experts."""
-    setting, _ = setting_of(model, request)
-    kernels = weight_kernels(setting)
-    total = sum(float(k.weight_elements * k.count) for k in kernels)
-    return sum(float(k.weight_elements * k.count) for k in kernels if k.area == "experts") / total if total else 0.0
-
-
 def traffic_of(
     fabric: Fabric,
     axes: Sequence[MeshAxis],
@@ -247,28 +238,27 @@ def traffic_of(
         in_network: Whether the network may reduce.
     """
     plan, rows = found.phase.plan, []
-    ranks = {"tensor": plan.tp, "context": plan.cp, "expert": plan.ep, "data": plan.dp * plan.cp}
+    ranks = {"tensor": plan.tp, "context": plan.cp, "expert": plan.ep, "data": plan.replicas}
     whole = {"tensor": ("tensor",), "context": ("context",), "expert": ("expert", "tensor"),
              "data": ("data", "expert", "context")}  # fmt: skip
-    experts = _expert_share(found.model, found.request) if plan.ep > 1 and ranks["data"] > 1 else 0.0
     for kernel in found.phase.kernels:
         if kernel.kind != "communication":
             continue
-        if kernel.name not in _MESSAGES:
+        # Experts differ along the expert axes, so their weights meet over the other axes alone.
+        name = kernel.name.removesuffix("_experts")
+        if name not in MESSAGES:
             raise UndecidedError(f"no axis is known for the message {kernel.name}", hint="leave pipeline ranks out")
-        kind, operation = _MESSAGES[kernel.name]
+        kind, operation = MESSAGES[name]
         sent, calls = float(sum(float(v) for v in kernel.demand.link_bytes.values())), float(kernel.count)
         if operation == "ppermute":
             steps = float(kernel.demand.launches)
             rows.append((kind, operation, sent / steps, calls * steps, whole[kind]))
             continue
-        size = sent / sent_ratio(operation, ranks[kind])
-        if kind == "data" and experts:
-            # Experts differ along the expert axes, so their weights meet over the other axes alone.
-            rows.append((kind, operation, size * (1.0 - experts), calls, whole[kind]))
-            rows.append((kind, operation, size * experts, calls, ("data", "context")))
+        if name != kernel.name:
+            size = sent / sent_ratio(operation, plan.expert_replicas)
+            rows.append((kind, operation, size, calls, ("data", "context")))
             continue
-        rows.append((kind, operation, size, calls, whole[kind]))
+        rows.append((kind, operation, sent / sent_ratio(operation, ranks[kind]), calls, whole[kind]))
     return _by_kind(fabric, axes, degrees, rows, in_network=in_network)
 
 
