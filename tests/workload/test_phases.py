@@ -364,7 +364,10 @@ def test_gradient_messages_by_stage(build, setting):
     assert sent(0) == pytest.approx(2 * 3 / 4 * size)
     assert sent(1) == pytest.approx(2 * 3 / 4 * size)
     assert sent(3) == pytest.approx(3 * 3 / 4 * size)
-    assert sent(3, accumulation=4) == pytest.approx((1 + 8) * 3 / 4 * size)
+    # every micro-batch: gathered in its forward and in its backward pass, gradients scattered
+    assert sent(3, accumulation=4) == pytest.approx(4 * (1 + 2) * 3 / 4 * size)
+    # stage 1 keeps whole gradients, and sends once
+    assert sent(1, accumulation=4) == pytest.approx(2 * 3 / 4 * size)
 
 
 # --- memory --------------------------------------------------------------------------------------------------------

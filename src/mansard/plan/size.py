@@ -19,10 +19,12 @@ from mansard.plan.params import NO_CONFIG, Params, weights_floor
 from mansard.plan.site import Site
 from mansard.predict.bound import PhaseBound
 from mansard.predict.calibration import prediction_of
-from mansard.predict.estimate import Estimate, Request, estimate
+from mansard.predict.estimate import Estimate, Request, estimate, setting_of
+from mansard.workload.cache import CacheLayout
 from mansard.workload.memory import Memory
 from mansard.workload.parallel import InfeasibleError, Plan
 from mansard.workload.records import Model, Moe
+from mansard.workload.stages import Parts, group_caches, parts_of, stage_caches
 from mansard.workload.training import Recipe
 
 #: Tensor-parallel ranks tried where the node of a product is on no record.
@@ -252,15 +254,34 @@ def _requests(job: Job, plan: Plan, sequences: int) -> list[Request]:
 def _memory(model: Model, job: Job, plan: Plan, stages: int) -> Memory:
     """What the fullest device holds when `plan` is divided further into pipeline stages."""
     found = [_memory_of(model, request) for request in _requests(job, plan, job.concurrency)]
-    first = found[0]
-    depth = model.text.depth
-    share = math.ceil(depth / stages) / depth if depth else 1.0
-    return replace(
-        first,
-        weight_bytes=first.weight_bytes * share,
-        kv_cache_bytes=first.kv_cache_bytes * share,
-        activation_bytes=max(m.activation_bytes for m in found),
-    )
+    first = replace(found[0], activation_bytes=max(m.activation_bytes for m in found))
+    if stages == 1:
+        return first
+    weights, cache = _static_of(model, _requests(job, plan, job.concurrency)[0], stages)
+    return replace(first, weight_bytes=weights, kv_cache_bytes=cache)
+
+
+_PARTS: dict[tuple[int, str], tuple[Model, Parts, tuple[CacheLayout, ...]]] = {}
+
+
+def _static_of(model: Model, request: Request, stages: int) -> tuple[float, float]:
+    """Weights and cache of the fullest of some pipeline stages, from parts that are remembered [B]."""
+    key = (id(model), repr(request))
+    if key not in _PARTS:
+        if len(_PARTS) > 256:
+            _PARTS.clear()
+        setting, _ = setting_of(model, request)
+        types = setting.types
+        caches = group_caches(model, dtype=types.cache, state_dtype=types.state, tp=request.plan.tp)
+        _PARTS[key] = (model, parts_of(setting), caches)
+    _, parts, caches = _PARTS[key]
+    length = float(request.context or request.seq or 0)
+    sequences = request.batch / request.plan.dp
+    pairs = [
+        (weights.bytes, cache.bytes_for(length) * sequences)
+        for weights, cache in zip(parts.by_stage(stages), stage_caches(model.text, caches, stages), strict=True)
+    ]
+    return max(pairs, key=sum)
 
 
 _KNOWN: dict[tuple[int, str], tuple[Model, Memory]] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mansard.core import Demand, dtype_bytes
 from mansard.core.demand import Number
 from mansard.core.errors import UsageError
@@ -134,10 +136,11 @@ def moe_kernels(context: Context, block: Moe) -> list[Kernel]:
         ))  # fmt: skip
     routed = tuple(w for w in weights if w.block == "experts")
     first, last = _first_and_last(routed, 1.0 / plan.expert_tp)
-    kernels += _feed_forward(
+    experts = _feed_forward(
         context, first, last, rows=rows, outer=block.expert_hidden, width=width, gated=block.gated,
         activation=block.activation, prefix="experts_", area="experts", copies=distinct,
     )  # fmt: skip
+    kernels += [replace(k, routed=True) for k in experts]
     combined = tokens * block.expert_hidden
     kernels.append(
         element_work(

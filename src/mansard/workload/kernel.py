@@ -40,6 +40,7 @@ class Kernel:
         frozen: The weights need no gradient.
         backward_ratio: Executed FLOP of the backward pass over those of the forward pass, for kinds but `linear`.
         area: Part of the model it belongs to, such as `attention`, `experts`, `head`.
+        routed: Its weights are routed experts, which expert-parallel ranks divide.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Kernel:
     frozen: bool = False
     backward_ratio: float = 2.0
     area: str = "other"
+    routed: bool = False
 
     @property
     def local_bytes(self) -> Number:

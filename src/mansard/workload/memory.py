@@ -7,15 +7,18 @@ cache has its own rules, see `cache`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from mansard.core.dtypes import dtype_bytes
 from mansard.core.errors import UndecidedError, UsageError
 from mansard.core.unknown import Unknown
 from mansard.workload.batch import Batch
-from mansard.workload.cache import cache_layout
+from mansard.workload.cache import CacheLayout, cache_layout
 from mansard.workload.kernel import Kernel
-from mansard.workload.phases import Phase, Setting, per_rank, resident_weight_bytes
+from mansard.workload.parallel import Plan
+from mansard.workload.phases import Phase, Setting, per_rank, trained_elements
+from mansard.workload.stages import Weights, group_caches, stage_caches, stage_weights
 from mansard.workload.training import MOMENTS, Recipe
 
 #: Kernels that change their input in place or whose output nobody needs again.
@@ -107,7 +110,7 @@ def fit(
 def memory_of(
     setting: Setting, phase: Phase, batch: Batch, *, recipe: Recipe | None = None, mtp: bool = False
 ) -> Memory:
-    """Return what one device holds during a phase.
+    """Return what the fullest device holds during a phase.
 
     Args:
         setting: Model, types and plan.
@@ -116,75 +119,115 @@ def memory_of(
         recipe: How it is trained; None in inference.
         mtp: Whether multi-token-prediction layers are held.
     """
-    plan = setting.plan
-    weights = float(resident_weight_bytes(setting, mtp=mtp))
-    whole = float(resident_weight_bytes(_undivided(setting), mtp=mtp))
+    whole = stage_weights(replace(setting, plan=Plan()), mtp=mtp)[0].bytes
     if recipe is None:
-        layout = cache_layout(setting.model, dtype=setting.types.cache, state_dtype=setting.types.state, tp=plan.tp)
-        if isinstance(layout, Unknown):
-            raise UndecidedError(
-                f"{setting.model.name}: the cache is not known: {layout.reason}",
-                hint="needs " + "; ".join(layout.needs),
-            )
-        # Pipeline ranks hold the cache of their layers, context ranks a part of every sequence.
-        shards = plan.pp * plan.cp
-        source = float(setting.tower_tokens.get("encoder", 0.0))
-        groups = per_rank(batch, plan.dp).groups
-        held = sum(float(g.sequences) * layout.bytes_for(float(g.keys), source) for g in groups)
-        return Memory(
-            weight_bytes=weights,
-            kv_cache_bytes=held / shards,
-            kv_bytes_per_token=layout.first_token_bytes / shards,
-            kv_growing_bytes_per_token=layout.growing_bytes / shards,
-            activation_bytes=_largest(phase),
-            gradient_bytes=0.0,
-            optimizer_bytes=0.0,
-            whole_weight_bytes=whole,
-            notes=("activations: the largest kernel's inputs and outputs", *layout.notes),
+        return _serving(setting, phase, batch, whole, mtp=mtp)
+    return _training(setting, phase, recipe, whole, mtp=mtp)
+
+
+def _serving(setting: Setting, phase: Phase, batch: Batch, whole: float, *, mtp: bool) -> Memory:
+    held, layout, weights = held_for_serving(setting, batch, mtp=mtp)
+    shards = setting.plan.cp
+    return Memory(
+        weight_bytes=weights,
+        kv_cache_bytes=held,
+        kv_bytes_per_token=layout.first_token_bytes / shards,
+        kv_growing_bytes_per_token=layout.growing_bytes / shards,
+        activation_bytes=_largest(phase),
+        gradient_bytes=0.0,
+        optimizer_bytes=0.0,
+        whole_weight_bytes=whole,
+        notes=("activations: the largest kernel's inputs and outputs", *layout.notes, *_stage_note(setting)),
+    )
+
+
+def held_for_serving(setting: Setting, batch: Batch, *, mtp: bool = False) -> tuple[float, CacheLayout, float]:
+    """Return the cache of the fullest pipeline stage on one device [B], its layout, and its weights [B].
+
+    Args:
+        setting: Model, types and plan; context ranks hold a part of every sequence.
+        batch: The pass of all ranks.
+        mtp: Whether multi-token-prediction layers are held.
+
+    Raises:
+        UndecidedError: the cache is not known.
+    """
+    plan, types = setting.plan, setting.types
+    layout = cache_layout(setting.model, dtype=types.cache, state_dtype=types.state, tp=plan.tp)
+    if isinstance(layout, Unknown):
+        raise UndecidedError(
+            f"{setting.model.name}: the cache is not known: {layout.reason}",
+            hint="needs " + "; ".join(layout.needs),
         )
-    return _training(setting, phase, recipe, weights, whole)
+    layouts: Sequence[CacheLayout] = [layout]
+    if plan.pp > 1:
+        each = group_caches(setting.model, dtype=types.cache, state_dtype=types.state, tp=plan.tp)
+        layouts = stage_caches(setting.model.text, each, plan.pp)
+    source = float(setting.tower_tokens.get("encoder", 0.0))
+    groups = per_rank(batch, plan.dp).groups
+    found = []
+    for one, weights in zip(layouts, stage_weights(setting, mtp=mtp), strict=True):
+        held = sum(float(g.sequences) * one.bytes_for(float(g.keys), source) for g in groups) / plan.cp
+        found.append((held, one, weights.bytes))
+    return max(found, key=lambda f: f[0] + f[2])
 
 
-def _undivided(setting: Setting) -> Setting:
-    from dataclasses import replace
-
-    from mansard.workload.parallel import Plan
-
-    return replace(setting, plan=Plan())
+def _stage_note(setting: Setting) -> tuple[str, ...]:
+    pp = setting.plan.pp
+    return (f"the fullest of {pp} pipeline stages; tables lie on the first, the head on the last",) if pp > 1 else ()
 
 
 def _largest(phase: Phase) -> float:
     return max((float(k.local_bytes) for k in phase.kernels), default=0.0)
 
 
-def _training(setting: Setting, phase: Phase, recipe: Recipe, weights: float, whole: float) -> Memory:
+def _training(setting: Setting, phase: Phase, recipe: Recipe, whole: float, *, mtp: bool) -> Memory:
     """Memory of a training step; gradients are as many as weights are trained."""
-    plan, types = setting.plan, setting.types
-    trained = _trained(phase, recipe)
-    ranks = plan.dp * plan.cp
     states = MOMENTS[recipe.optimizer] * dtype_bytes(recipe.state_dtype)
     states += dtype_bytes(recipe.master_dtype) if recipe.master_dtype is not None else 0.0
+    weights, gradients, state = max(
+        (_stage_state(setting, recipe, stage, states, mtp=mtp) for stage in stage_weights(setting, mtp=mtp)),
+        key=sum,
+    )
     return Memory(
-        weight_bytes=weights / (ranks if plan.zero >= 3 else 1),
+        weight_bytes=weights,
         kv_cache_bytes=0.0,
         kv_bytes_per_token=0.0,
         kv_growing_bytes_per_token=0.0,
         activation_bytes=kept_activations(phase, recipe),
-        gradient_bytes=trained * dtype_bytes(types.gradient) / (ranks if plan.zero >= 2 else 1),
-        optimizer_bytes=trained * states / (ranks if plan.zero >= 1 else 1),
+        gradient_bytes=gradients,
+        optimizer_bytes=state,
         whole_weight_bytes=whole,
         notes=(
             "activations: what a backward pass without fusion across kernels keeps, of the micro-batches in flight",
             f"optimizer state: {recipe.optimizer}, {states:g} B per trained parameter",
+            *_stage_note(setting),
         ),
     )
 
 
-def _trained(phase: Phase, recipe: Recipe) -> float:
-    """Weights that get a gradient on one device: those of forward kernels that are not frozen, each once."""
-    per_step = recipe.accumulation
-    return float(
-        sum(k.weight_elements * k.count / per_step for k in phase.kernels if k.in_pass == "forward" and not k.frozen)
+def _stage_state(
+    setting: Setting, recipe: Recipe, held: Weights, state_bytes: float, *, mtp: bool
+) -> tuple[float, float, float]:
+    """Weights, gradients and optimizer state of one stage on one device, sharded over the ranks that hold the same [B].
+
+    Routed experts have fewer replicas under expert parallelism, so fewer ranks share their state.
+
+    Source: Rajbhandari et al., ZeRO, arXiv:1910.02054, section 5.
+    """
+    plan = setting.plan
+    dense, routed = held.dense, held.routed
+    if recipe.lora_rank is not None:
+        # Adapters alone are trained; stages share them evenly.
+        dense, routed = (float(n) for n in trained_elements(setting, recipe, mtp=mtp))
+
+    def shared(dense: float, routed: float, sharded: bool) -> float:
+        return dense / plan.replicas + routed / plan.expert_replicas if sharded else dense + routed
+
+    return (
+        shared(held.dense_bytes, held.routed_bytes, plan.zero >= 3),
+        shared(dense, routed, plan.zero >= 2) * dtype_bytes(setting.types.gradient),
+        shared(dense, routed, plan.zero >= 1) * state_bytes,
     )
 
 
@@ -197,22 +240,30 @@ def kept_activations(phase: Phase, recipe: Recipe) -> float:
 
     Returns:
         Without full recomputation every output that is not changed in place; with it the input of each layer and the
-        outputs of one layer. Pipeline stages hold as many micro-batches as there are stages.
+        outputs of one layer. The first pipeline stage holds as many micro-batches as there are stages, the last one
+        alone has logits, of one micro-batch: the larger of the two.
 
-    Source: Korthikanti et al., arXiv:2205.05198, section 4 (what each operation keeps).
+    Source: Korthikanti et al., arXiv:2205.05198, section 4 (what each operation keeps); Narayanan et al.,
+        arXiv:2104.04473, section 2.2 (one forward, one backward: at most pp micro-batches in flight).
     """
     stages = phase.plan.pp
     in_flight = min(stages, phase.passes)
     forward = [k for k in phase.kernels if k.in_pass == "forward" and k.kind != "communication"]
+
+    def once(kernels: list[Kernel]) -> float:
+        return sum(float(k.local_write_bytes) * k.count / phase.passes for k in kernels)
+
     layers = [k for k in forward if _is_layer(k) and k.name not in _IN_PLACE]
-    outer = sum(float(k.local_write_bytes) * k.count / phase.passes for k in forward if not _is_layer(k))
-    kept = sum(float(k.local_write_bytes) * k.count / phase.passes for k in layers)
-    if recipe.recompute != "full":
-        return kept * in_flight + outer
-    norms = [k for k in layers if k.name == "input_layernorm" or k.area == "norm"]
-    inputs = sum(float(k.local_write_bytes) * k.count / phase.passes for k in norms) / 2.0
-    one = sum(float(k.local_write_bytes) for k in {k.name: k for k in layers}.values())
-    return inputs * in_flight + one + outer
+    # Kernels are those of an average stage; tables and head are whole on theirs.
+    tables = once([k for k in forward if k.area == "embedding"]) * stages
+    logits = once([k for k in forward if k.area == "head"]) * stages
+    kept, working = once(layers), 0.0
+    if recipe.recompute == "full":
+        kept = once([k for k in layers if k.name == "input_layernorm" or k.area == "norm"]) / 2.0
+        working = sum(float(k.local_write_bytes) for k in {k.name: k for k in layers}.values())
+    if stages == 1:
+        return kept + working + tables + logits
+    return max(kept * in_flight + tables, kept + logits) + working
 
 
 def _is_layer(kernel: Kernel) -> bool:

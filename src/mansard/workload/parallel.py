@@ -68,6 +68,22 @@ class Plan:
         """Data or context ranks whose tokens meet at one set of experts."""
         return max(1, self.ep // self.tp)
 
+    @property
+    def replicas(self) -> int:
+        """Data and context ranks that hold the same weights, routed experts apart: gradients are summed over them."""
+        return self.dp * self.cp
+
+    @property
+    def expert_replicas(self) -> int:
+        """Those of them that hold the same routed experts: what expert parallelism leaves of `replicas`.
+
+        Source: Megatron-Core, `expert_data_parallel` groups: dp x cp x tp / (ep x expert tp).
+
+        >>> Plan(dp=16, ep=8).expert_replicas, Plan(tp=2, dp=8, ep=8).expert_replicas, Plan(tp=4, dp=2, ep=2).expert_replicas
+        (2, 2, 2)
+        """
+        return self.replicas // self.expert_token_groups
+
 
 def split(what: str, size: int, ranks: int) -> int:
     """Return `size / ranks`.

@@ -15,7 +15,7 @@ from mansard.operators.counting import Count
 from mansard.workload.batch import Batch
 from mansard.workload.forward import forward_kernels, is_causal, merged, stack_kernels
 from mansard.workload.kernel import Context, Kernel, Types
-from mansard.workload.parallel import Plan
+from mansard.workload.parallel import Plan, padded_vocab
 from mansard.workload.records import MlaAttention, Model
 from mansard.workload.storage import Storage
 from mansard.workload.training import (
@@ -25,6 +25,7 @@ from mansard.workload.training import (
     gradient_messages,
     optimizer_kernel,
     recomputed,
+    tied_table_messages,
 )
 
 #: The attention convention of every count here, and the one that stands beside it.
@@ -274,11 +275,14 @@ def train(setting: Setting, micro_batch: Batch, recipe: Recipe | None = None, *,
     micro = one(plan, micro_batch)
     # Each device runs the layers of its own stage, on average one of `pp`.
     kernels = [k if k.name == "send_pp" else k.times(1.0 / plan.pp) for k in micro]
-    elements = _trained_elements(setting, frozen, recipe)
+    dense, routed = trained_elements(setting, recipe, mtp=mtp)
     context = setting.context(micro_batch, training=True)
-    kernels += gradient_messages(context, plan, elements, recipe)
-    shards = plan.dp * plan.cp if plan.zero >= 1 else 1
-    kernels.append(optimizer_kernel(elements / shards, setting.types, recipe))
+    kernels += gradient_messages(context, plan, dense, recipe, routed=routed)
+    if recipe.lora_rank is None and setting.model.tied:
+        kernels += tied_table_messages(context, plan, _table_elements(setting))
+    if plan.zero >= 1:
+        dense, routed = dense / plan.replicas, routed / plan.expert_replicas
+    kernels.append(optimizer_kernel(dense + routed, setting.types, recipe))
     per_step = recipe.accumulation * plan.dp
     whole = one(Plan(), micro_batch) if plan.devices > 1 else micro
     return Phase(
@@ -345,20 +349,20 @@ def _adapters(context: Context, setting: Setting, recipe: Recipe) -> list[Kernel
 
 
 #: Tokens so many that every expert and every row of a table is touched.
-_EVERYTHING = 1e15
+_EVERY_TOKEN = 1e15
 
 
-def _everything(setting: Setting) -> Context:
+def everything(setting: Setting) -> Context:
     """A pass that touches every weight."""
     from mansard.workload.batch import Group
 
-    huge = Batch(groups=(Group(sequences=1.0, queries=_EVERYTHING, keys=_EVERYTHING, logits=1.0),), source_tokens=1.0)
+    huge = Batch(groups=(Group(sequences=1.0, queries=_EVERY_TOKEN, keys=_EVERY_TOKEN, logits=1.0),), source_tokens=1.0)
     return replace(setting.context(huge, training=True), batch=huge, routing=None)
 
 
 def weight_kernels(setting: Setting, *, mtp: bool = False) -> list[Kernel]:
     """Return kernels that touch every stored tensor once, towers included; their weights are what one device holds."""
-    context = _everything(setting)
+    context = everything(setting)
     model = setting.model
     stacks = [*model.stacks, *([model.mtp] if mtp and model.mtp is not None else [])]
     single = replace(context, plan=replace(context.plan, pp=1))
@@ -380,9 +384,26 @@ def resident_parameters(setting: Setting, *, mtp: bool = False) -> Number:
     return _sum([k.weight_elements * k.count for k in weight_kernels(setting, mtp=mtp)]) / setting.plan.pp
 
 
-def _trained_elements(setting: Setting, frozen: Callable[[object], bool], recipe: Recipe) -> Number:
-    """Weights that get a gradient on one device."""
+def trained_elements(setting: Setting, recipe: Recipe, *, mtp: bool = False) -> tuple[Number, Number]:
+    """Return the weights of one device that get a gradient: all but routed experts, and routed experts [count].
+
+    Args:
+        setting: Model, types and plan; pipeline stages share evenly, and a tied table counts once.
+        recipe: Adapters alone are trained where it has some.
+        mtp: Whether multi-token-prediction layers are trained.
+    """
     if recipe.lora_rank is None:
-        return resident_parameters(setting)
-    context = replace(_everything(setting), frozen=frozen)
-    return _sum([k.weight_elements * k.count for k in _adapters(context, setting, recipe)]) / setting.plan.pp
+        kernels = weight_kernels(setting, mtp=mtp)
+    else:
+        kernels = _adapters(replace(everything(setting), frozen=_frozen_by(recipe)), setting, recipe)
+    parts = [
+        _sum([k.weight_elements * k.count for k in kernels if k.routed is routed]) / setting.plan.pp
+        for routed in (False, True)
+    ]
+    return parts[0], parts[1]
+
+
+def _table_elements(setting: Setting) -> float:
+    """Elements of the token table that a tied head multiplies with, on one tensor-parallel rank."""
+    tied = [w for b in setting.model.head for w in b.weights() if w.tied and w.role == "matmul"]
+    return sum(float(padded_vocab(w.shape[0], setting.plan.tp)) * w.shape[1] for w in tied)

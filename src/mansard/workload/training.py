@@ -170,30 +170,67 @@ def recomputed(layers: Sequence[Kernel], policy: Recompute) -> list[Kernel]:
     return [replace(k, in_pass="recompute", model_flop=0.0, full_flop=0.0) for k in again]
 
 
-def gradient_messages(context: Context, plan: Plan, elements: Number, recipe: Recipe) -> list[Kernel]:
+def gradient_messages(
+    context: Context, plan: Plan, elements: Number, recipe: Recipe, *, routed: Number = 0.0
+) -> list[Kernel]:
     """Return what one device sends for the gradients, and for sharded weights, of one optimizer step.
 
     Args:
         context: The pass; its types give the bytes.
         plan: Data- and context-parallel ranks replicate weights; `zero` says what they shard.
-        elements: Trained weights this device computes gradients of.
-        recipe: Sharded weights are gathered in every micro-batch.
+        elements: Trained weights this device computes gradients of, routed experts apart.
+        recipe: Sharded weights are gathered, and sharded gradients scattered, in every micro-batch.
+        routed: Trained weights of the routed experts this device holds; they have fewer replicas under expert parallelism.
 
+    Assumes: with sharded gradients (stages 2 and 3) no rank can wait for the last micro-batch, since it has no room for
+        all of its gradients.
     Source: Rajbhandari et al., ZeRO, arXiv:1910.02054, section 7: stages 1 and 2 send as much as an all-reduce, stage 3
-        half as much again.
+        half as much again. Megatron-Core: gradients of experts are summed over the expert data-parallel ranks alone.
     """
-    ranks = plan.dp * plan.cp
+    if plan.ep == 1:
+        elements, routed = elements + routed, 0.0
+    out = _messages_over(context, plan.replicas, elements, plan.zero, recipe.accumulation)
+    if plan.ep == 1:
+        return out
+    experts = _messages_over(context, plan.expert_replicas, routed, plan.zero, recipe.accumulation)
+    return out + [replace(k, name=f"{k.name}_experts") for k in experts]
+
+
+def _messages_over(context: Context, ranks: int, elements: Number, zero: int, accumulation: int) -> list[Kernel]:
+    """Messages of weights that `ranks` ranks hold alike."""
     if ranks == 1:
         return []
     gradient = elements * dtype_bytes(context.types.gradient)
     weights = elements * dtype_bytes(context.types.activation)
     steps = ranks - 1.0
-    if plan.zero == 0:
+    if zero == 0:
         sent = ring_all_reduce_bytes(1.0, ranks) * gradient
         return [message("all_reduce_gradients", "peer", sent, steps=2.0 * steps)]
-    out = [message("reduce_scatter_gradients", "peer", all_gather_bytes(1.0, ranks) * gradient, steps=steps)]
+    scatter = message("reduce_scatter_gradients", "peer", all_gather_bytes(1.0, ranks) * gradient, steps=steps)
     gather = message("all_gather_weights", "peer", all_gather_bytes(1.0, ranks) * weights, steps=steps)
-    return [*out, gather.times(2.0 * recipe.accumulation if plan.zero == 3 else 1.0)]
+    return [
+        scatter.times(float(accumulation) if zero >= 2 else 1.0),
+        gather.times(2.0 * accumulation if zero == 3 else 1.0),
+    ]
+
+
+def tied_table_messages(context: Context, plan: Plan, elements: Number) -> list[Kernel]:
+    """Return the sum of both gradients of a token table that the first and the last pipeline stage hold.
+
+    Args:
+        context: The pass; its types give the bytes.
+        plan: With one stage there is one copy, and no message.
+        elements: Elements of the table on one tensor-parallel rank.
+
+    Returns:
+        An all-reduce between two ranks, on two of the stages: on average 2/pp of it for each device.
+
+    Source: Narayanan et al., arXiv:2104.04473, and Megatron-LM, `_allreduce_embedding_grads`.
+    """
+    if plan.pp == 1:
+        return []
+    sent = ring_all_reduce_bytes(1.0, 2) * elements * dtype_bytes(context.types.gradient)
+    return [message("all_reduce_tied_table", "peer", sent, steps=2.0).times(2.0 / plan.pp)]
 
 
 def optimizer_kernel(elements: Number, types: Types, recipe: Recipe) -> Kernel:
