@@ -66,7 +66,7 @@ def test_the_input_is_never_the_output(stored) -> None:
     ("content", "message"),
     [
         ('{"schema": "ceilings/1"}', "lacks the key 'ceilings'"),
-        ('{"schema": "doctor/1"}', "not a run document"),
+        ('{"schema": "other/1"}', "not a run document"),
         ('[{"schema": "detailed/1"}]', "not one of detailed/1 points"),
         ("[]", "not a run document"),
         ("{", "not valid JSON"),

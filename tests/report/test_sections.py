@@ -14,7 +14,7 @@ from mansard.core.document import dumps
 from mansard.report.document import to_document
 from mansard.report.html import MIXED_BYTES, render_page
 from mansard.report.material import read
-from mansard.report.sections import machine, others, points
+from mansard.report.sections import history, machine, others, points
 from mansard.report.sections import timeline as pictures
 from mansard.report.sections.blocks import POINT_CAP, Cell, Chart, Section, Series, Table
 from mansard.trace.open import open_trace
@@ -267,7 +267,9 @@ def test_ranks_name_the_straggler() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"schema": "doctor/1"}, "not a run document or any other that a page shows"),
+        ({"schema": "doctor/1"}, "holds nothing to show"),
+        ({"schema": "doctor/9"}, "reads up to 'doctor/1'"),
+        ({"schema": "other/1"}, "not a run document or any other that a page shows"),
         ({"schema": "compare/1"}, "lacks the key 'results'"),
         ({"schema": "run/7"}, "reads up to 'run/1'"),
         ({"schema": "estimate/1"}, "lacks the key 'phase'"),
@@ -346,10 +348,14 @@ def test_a_comparison_keeps_its_intervals_and_reasons() -> None:
             {"name": "copy", "verdict": "inconclusive", "ratio": missing, "ci95": missing, "reason": "one sample"},
         ],
     }
-    section = others.comparison(document, key="c", name="c.json")
-    assert section.blocks[0].to_json()["rows"] == [
-        ["gemm", "slower", "1.25", "1.2 to 1.3", "beyond the noise"],
-        ["copy", "inconclusive", "?", "?", "one sample"],
+    section = history.comparison(document, key="c", name="c.json")
+    assert section.blocks[1].to_json()["rows"] == [
+        ["gemm", "slower", "\u2013", "\u2013", "1.25", "1.2 to 1.3", "beyond the noise"],
+        ["copy", "inconclusive", "\u2013", "\u2013", "?", "?", "one sample"],
+    ]
+    drawn = section.blocks[0].to_json()["series"]  # the one of known ratio, its interval 1.2 to 1.3 around 1.25
+    assert [(s["name"], s["x"], s["y"], s["minus"], s["plus"]) for s in drawn] == [
+        ("slower", ["gemm"], [1.25], [0.05], [0.05])
     ]
     assert section.small == "c.json: slower; 1 slower, 1 inconclusive"
 

@@ -15,7 +15,7 @@ from mansard.diagnose.profile import Question, diagnose_profile
 from mansard.diagnose.records import Diagnosis
 from mansard.report.document import SCHEMAS, from_document
 from mansard.report.ranks_document import ranks_document
-from mansard.report.sections import machine, others, points, profile
+from mansard.report.sections import kinds, machine, others, points, profile
 from mansard.report.sections import timeline as pictures
 from mansard.report.sections.blocks import Prose, Section
 from mansard.report.sections.timeline import TimelineBlock
@@ -24,7 +24,7 @@ from mansard.trace.ranks import compare_ranks
 from mansard.trace.timeline import Timeline
 
 #: Kinds of document that a page can show, beside points and recorded profiles.
-KNOWN = (*SCHEMAS, "ceilings/1", "estimate/1", "trace_ranks/1", "compare/1", "check/1")
+KNOWN = (*SCHEMAS, "ceilings/1", *kinds.KINDS)
 _DAMAGE = (AttributeError, KeyError, TypeError, ValueError, IndexError)
 
 
@@ -158,21 +158,8 @@ class _Reader:
                 self.ceilings.append((self.key, name, found, document))
                 self.headlines.append(f"{len(found.ceilings)} ceilings of one machine.")
                 self.files.append((name, "ceilings", f"{len(found.ceilings)} ceilings"))
-            elif schema == "estimate/1":
-                self.sections.append(others.estimate(document, key=self.key, name=name))
-                self.headlines.append(f"An estimate: {document['phase']} of {document['model']['name']}.")
-                self.files.append((name, "estimate", str(document["phase"])))
-            elif schema == "trace_ranks/1":
-                self.sections.append(others.ranks(document, key=self.key, name=name))
-                self.headlines.append(f"{len(document['ranks'])} ranks of one job.")
-                self.files.append((name, "ranks", f"{len(document['ranks'])} ranks"))
-            elif schema in ("compare/1", "check/1"):
-                self.sections.append(others.comparison(document, key=self.key, name=name))
-                self.headlines.append(f"{self.sections[-1].small}.")
-                self.files.append((name, str(schema).partition("/")[0], f"{len(document['results'])} results"))
             else:
-                message, hint = _foreign(schema, name)
-                raise InputError(message, hint=hint)
+                self._other(document, name)
         except _DAMAGE as error:
             word = (
                 f"lacks the key {error}" if isinstance(error, KeyError) else f"has a value of the wrong type: {error}"
@@ -184,6 +171,18 @@ class _Reader:
         if len(self.diagnoses) == 1 and schema in SCHEMAS:
             return  # the receipt of the run that heads the page has it
         self.environments.append((name, str(schema), environment if isinstance(environment, Mapping) else {}))
+
+    def _other(self, document: Mapping[str, Any], name: str) -> None:
+        """Read a document of a kind that has sections of its own, or say why no page shows it."""
+        schema = document.get("schema")
+        how = kinds.shown(document)
+        if how is None:
+            message, hint = _foreign(schema, name)
+            raise InputError(message, hint=hint)
+        section, headline = how.build(document, key=self.key, name=name), how.headline(document)
+        self.sections.append(section)
+        self.headlines.append(headline)
+        self.files.append((name, str(schema).partition("/")[0].replace("_", " "), headline))
 
     def run(self, diagnosis: Diagnosis, timeline: TimelineBlock | None, name: str) -> None:
         """Add a run and what it did over time."""
@@ -284,11 +283,16 @@ def _looks_ours(path: Path) -> bool:
 def _foreign(schema: object, name: str) -> tuple[str, str]:
     """Return what to say of a document that no page shows."""
     base = str(schema).partition("/")[0] if isinstance(schema, str) else ""
+    if isinstance(schema, str) and schema in kinds.NOT_SHOWN:
+        return (
+            f"{name} is a {schema} document, which no page shows: {kinds.NOT_SHOWN[schema]}",
+            "run mansard report --help",
+        )
     for known in KNOWN:
         if base and known.partition("/")[0] == base:
             return f"{name} has schema {schema!r}, this version reads up to {known!r}", "update mansard"
     shown = ", ".join(k.partition("/")[0] for k in KNOWN)
     return (
         f"{name} is not a run document or any other that a page shows (schema {schema!r})",
-        f"known: {shown}, detailed.json, recorded profiles",
+        f"known: {shown}, detailed.json, recorded profiles; a document of mansard begins with schema, tool_version and created",
     )

@@ -55,7 +55,35 @@ var mansardSections = (function () {
     var a = Math.log10(low), b = Math.log10(high), gap = Math.max(room, (b - a) * .06);
     return [a - gap, b + gap];
   }
-  function fine(axis) { if (axis.range && axis.range[1] - axis.range[0] < 2) { axis.dtick = "D2"; } }
+  // Ticks carry the unit with its prefix, so that nobody reads "10m" as minutes; the title then needs none.
+  function unit(axis) {
+    var found = /^(?:(.*), )?(s|B\/s|FLOP\/s|bytes?)$/.exec(axis.title.text);
+    if (!found) { return ""; }
+    axis.title.text = found[1] === undefined ? "rate" : found[1];
+    axis.tickformat = "~s";
+    return axis.ticksuffix = found[2].indexOf("byte") === 0 ? "B" : found[2];
+  }
+  function prefixed(value) {
+    var steps = [[1e18, "E"], [1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""], [1e-3, "m"], [1e-6, "\u00b5"], [1e-9, "n"]], i = 0;
+    while (i < steps.length - 1 && value < steps[i][0] * .9999999) { i++; }
+    return Number((value / steps[i][0]).toPrecision(4)) + steps[i][1];
+  }
+  // Short logarithmic axes get 1, 2, 5 in full; counts that are powers of two get those.
+  function ticks(axis, values) {
+    if (!axis.range) { return; }
+    var low = axis.range[0], high = axis.range[1], list = [], e, k, suffix = axis.ticksuffix || "";
+    var twos = !suffix && values && values.length > 1 && values.every(function (v) { return v >= 1 && Math.log2(v) % 1 === 0; });
+    if (twos) { for (e = 0; e < 60; e++) { list.push(Math.pow(2, e)); } } else {
+      if (high - low >= 2) { return; }
+      for (e = Math.floor(low); e <= high; e++) { for (k = 0; k < 3; k++) { list.push([1, 2, 5][k] * Math.pow(10, e)); } }
+    }
+    list = list.filter(function (v) { var at = Math.log10(v); return at >= low && at <= high; });
+    while (list.length > 12) { list = list.filter(function (v, i) { return i % 2 === 0; }); }
+    if (list.length < 2) { return; }
+    axis.tickmode = "array"; axis.tickvals = list;
+    axis.ticktext = list.map(function (v) { return twos && v < 1e5 ? String(v) : prefixed(v) + suffix; });
+    axis.ticksuffix = "";
+  }
   function traces(chart) {
     var serial = 0;
     return chart.series.map(function (s, i) {
@@ -66,10 +94,10 @@ var mansardSections = (function () {
         return { type: "bar", name: safe(s.name), orientation: chart.sideways ? "h" : "v", x: chart.sideways ? s.y : s.x.map(safe), y: chart.sideways ? s.x.map(safe) : s.y, marker: { color: colour }, hoverinfo: "text", hovertext: text, width: chart.percent ? .72 : undefined };
       }
       var trace = {
-        type: "scatter", mode: s.mode, name: safe(s.name), x: s.x, y: s.y, hoverinfo: text.length ? "text" : "skip", hovertext: text, showlegend: !s.quiet,
+        type: "scatter", mode: s.mode, name: safe(s.name), x: chart.sideways ? s.y : s.x, y: chart.sideways ? s.x.map(safe) : s.y, hoverinfo: text.length ? "text" : "skip", hovertext: text, showlegend: !s.quiet,
         line: { color: colour, width: s.quiet ? 1.2 : 1.8, dash: s.dash }, marker: { color: colour, symbol: symbol, size: 7, opacity: .85 }
       };
-      if (s.plus) { trace.error_y = { type: "data", symmetric: false, array: s.plus, arrayminus: s.minus, color: colour, thickness: 1, width: 2 }; }
+      if (s.plus) { trace[chart.sideways ? "error_x" : "error_y"] = { type: "data", symmetric: false, array: s.plus, arrayminus: s.minus, color: colour, thickness: 1, width: 2 }; }
       return trace;
     });
   }
@@ -93,11 +121,12 @@ var mansardSections = (function () {
     var small = host.clientWidth < 560, layout = base(host), yr;
     layout.xaxis = axis(chart.x, chart.x_log, small);
     layout.yaxis = axis(chart.y, chart.y_log, small);
+    unit(layout.xaxis); unit(layout.yaxis);
     layout.margin = { l: small ? 48 : 64, r: 14, t: chart.percent ? 40 : 30, b: 48 };
     layout.showlegend = chart.series.filter(function (s) { return !s.quiet; }).length > 1;
     layout.legend = { orientation: "h", y: -0.18, x: 0, font: { size: 11.5 }, itemclick: "toggle" };
     if (chart.sideways) {
-      layout.barmode = "stack";
+      layout.barmode = chart.stacked === false ? "group" : "stack";
       layout.yaxis.autorange = "reversed"; layout.yaxis.type = "category"; layout.yaxis.categoryorder = "array";
       layout.yaxis.tickfont.size = 11;
       layout.yaxis.categoryarray = order(chart).map(safe);
@@ -105,11 +134,12 @@ var mansardSections = (function () {
       layout.yaxis.ticktext = order(chart).map(function (t) { var most = small ? 18 : 42; return safe(t.length > most ? t.slice(0, most - Math.floor(most / 2) - 1) + "\u2026" + t.slice(-Math.floor(most / 2)) : t); });
       layout.margin.t = small ? 84 : 66; layout.margin.b = 44;
       layout.legend.y = 1 + 20 / Math.max(40, host.clientHeight - layout.margin.t - 44); layout.legend.yanchor = "bottom"; layout.legend.traceorder = "normal";
-      if (!chart.percent) { layout.xaxis.tickformat = "~s"; } else { layout.xaxis.tickformat = ".0%"; layout.xaxis.range = [0, Math.min(1.6, Math.max(1.08, extent(chart, "y")[1] * 1.04))]; }
+      if (!chart.percent && chart.series[0].mode !== "bars") { layout.xaxis.tickformat = "~g"; } else if (!chart.percent) { layout.xaxis.tickformat = "~s"; layout.xaxis.nticks = small ? 4 : 8; } else { layout.xaxis.tickformat = ".0%"; layout.xaxis.range = [0, Math.min(1.6, Math.max(1.08, extent(chart, "y")[1] * 1.04))]; }
     } else {
-      if (chart.x_log) { var xe = extent(chart, "x"); chart.uprights.forEach(function (u) { if (u[0] > xe[0] && u[0] < xe[1] * 4) { xe[1] = Math.max(xe[1], u[0]); } }); layout.xaxis.range = logRange(xe[0], xe[1], .05); fine(layout.xaxis); }
-      if (chart.y_log) { var ye = extent(chart, "y"); chart.levels.forEach(function (l) { if (l[0] < ye[1] * 30) { ye[1] = Math.max(ye[1], l[0]); } }); yr = layout.yaxis.range = logRange(ye[0], ye[1], .15); fine(layout.yaxis); }
+      if (chart.x_log) { var xe = extent(chart, "x"); chart.uprights.forEach(function (u) { if (u[0] > xe[0] && u[0] < xe[1] * 4) { xe[1] = Math.max(xe[1], u[0]); } }); layout.xaxis.range = logRange(xe[0], xe[1], .05); ticks(layout.xaxis, chart.series.filter(function (q) { return q.mode !== "lines"; }).reduce(function (all, q) { return all.concat(q.x); }, [])); }
+      if (chart.y_log) { var ye = extent(chart, "y"); chart.levels.forEach(function (l) { if (l[0] < ye[1] * 30) { ye[1] = Math.max(ye[1], l[0]); } }); yr = layout.yaxis.range = logRange(ye[0], ye[1], .15); ticks(layout.yaxis); }
     }
+    if (chart.percent && !chart.sideways) { yr = layout.yaxis.range = [0, Math.max(1.08, extent(chart, "y")[1] * 1.08)]; layout.yaxis.tickformat = ".0%"; }
     references(chart, layout, yr);
     Plotly.react(host, traces(chart), layout, CONFIG);
   }
@@ -121,6 +151,7 @@ var mansardSections = (function () {
   function chartBlock(box, chart) {
     var card = make("div", { class: "card chart" }), host = make("div", { class: "plot", role: "group", "aria-label": chart.label });
     var rows = chart.sideways ? order(chart).length : 0;
+    card.appendChild(make("h3", {}, chart.label));
     if (rows) { host.style.height = Math.max(150, rows * (chart.percent ? 21 : 30) + 124) + "px"; }
     if (!chart.series.length) { card.appendChild(make("p", { class: "caption" }, "Nothing to draw.")); } else { card.appendChild(host); later(host, function () { drawChart(host, chart); }); }
     notes(card, chart.notes);
@@ -179,6 +210,7 @@ var mansardSections = (function () {
       select.addEventListener("change", function () { state.only = select.value; show(); });
       tools.appendChild(select);
     }
+    if (!data.alone) { box.appendChild(make("h3", { class: "table-title" }, data.label)); }
     if (tools.childNodes.length) { tools.appendChild(count); box.appendChild(tools); }
     var thead = make("thead", {});
     thead.appendChild(head); table.appendChild(thead); table.appendChild(body); frame.appendChild(table); box.appendChild(frame);

@@ -109,6 +109,7 @@ class Chart:
         notes: Sentences below it.
         sideways: Bars run to the right, one row for each.
         percent: The value axis is a share and is written in percent.
+        stacked: Bars of one row follow each other, else they lie below each other.
     """
 
     label: str
@@ -122,6 +123,7 @@ class Chart:
     notes: Sequence[str] = ()
     sideways: bool = False
     percent: bool = False
+    stacked: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """Return the chart for the page; at most `POINT_CAP` points, and a note where some are left out."""
@@ -138,7 +140,7 @@ class Chart:
             "kind": "chart", "label": said(self.label), "x": self.x_title, "y": self.y_title, "series": kept,
             "x_log": self.x_log, "y_log": self.y_log, "uprights": [[_six(v), said(t, _NAME)] for v, t in self.uprights],
             "levels": [[_six(v), said(t, _NAME)] for v, t in self.levels], "notes": [said(n) for n in [*self.notes, *more]],
-            "sideways": self.sideways, "percent": self.percent,
+            "sideways": self.sideways, "percent": self.percent, "stacked": self.stacked,
         }  # fmt: skip
 
 
@@ -232,8 +234,11 @@ class Section:
     folded: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return the section for the page."""
-        return {"key": self.key, "blocks": [b.to_json() for b in self.blocks]}
+        """Return the section for the page; a table that is the only one of its section needs no title of its own."""
+        blocks = [b.to_json() for b in self.blocks]
+        if sum(b["kind"] == "table" for b in blocks) == 1:
+            blocks = [b | {"alone": True} if b["kind"] == "table" else b for b in blocks]
+        return {"key": self.key, "blocks": blocks}
 
 
 def facts_of(environment: Mapping[str, Any], limit: int = 60) -> Facts:

@@ -251,29 +251,6 @@ def _json_cell(value: Any, write: Any) -> Cell:
     return Cell("?") if known is None else Cell(write(known), known)
 
 
-def comparison(document: Mapping[str, Any], *, key: str, name: str) -> Section:
-    """Return the results of a `compare` or `check` document: each figure with its verdict, ratio, interval and reason."""
-    rows: list[tuple[str | Cell, ...]] = []
-    counts: dict[str, int] = {}
-    for r in document["results"]:
-        verdict, ratio, ends = str(r["verdict"]), number(r.get("ratio")), r.get("ci95")
-        counts[verdict] = counts.get(verdict, 0) + 1
-        low, high = (number(e) for e in ends) if isinstance(ends, list | tuple) and len(ends) == 2 else (None, None)
-        known = ratio is not None and low is not None and high is not None
-        rows.append((
-            str(r["name"]), verdict, Cell("?") if ratio is None else Cell(f"{ratio:.4g}", ratio),
-            Cell(f"{low:.4g} to {high:.4g}", low) if known else Cell("?"), str(r.get("reason") or ""),
-        ))  # fmt: skip
-    told = words(f"{n} {verdict}" for verdict, n in sorted(counts.items(), key=lambda c: -c[1]))
-    table = Table(
-        label="Results of the comparison", rows=rows, texts=frozenset({0, 1, 4}), filter_by=1,
-        columns=("figure", "verdict", "ratio", "95 %", "why"),
-    )  # fmt: skip
-    total = document.get("verdict", document.get("outcome"))
-    small = f"{name}: {total if isinstance(total, str) else 'no verdict'}; {told or 'no results'}"
-    return Section(key=key, title="Did it change", small=small, blocks=(table,))
-
-
 def ranks(document: Mapping[str, Any], *, key: str, name: str) -> Section:
     """Return the view of ranks of a `trace ranks` document: who computes, who waits, who makes the others wait."""
     parts = (("compute_s", "compute", "compute"), ("exposed_communication_s", "exposed communication", "network"),
