@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
+import os
 import sys
 from typing import Any
 
@@ -28,6 +30,9 @@ VERBS: dict[str, tuple[str, str]] = {
     "report": ("mansard.cli.report", "Turn results into one self-contained HTML page."),
     "export": ("mansard.cli.export", "Write results as CSV, Parquet, Perfetto, OpenMetrics, JUnit, figures."),
 }
+
+
+PIPE_CLOSED = 141  # as a shell shows a program that SIGPIPE ended: 128 + 13
 
 
 class LazyGroup(click.Group):
@@ -73,23 +78,38 @@ def cli() -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the command line and exit with the code of the design: 0, 1, 2, 3, 4 or 130."""
+    """Run the command line and exit with the code of the design: 0, 1, 2, 3, 4, 130, or 141 where nobody reads the output."""
     args = sys.argv[1:] if argv is None else argv
+    code, stdout = 0, sys.stdout
     try:
         result: Any = cli.main(args=args, prog_name="mansard", standalone_mode=False)
-    except click.exceptions.Abort:
-        sys.exit(130)
-    except KeyboardInterrupt:
-        sys.exit(130)
+        code = result if isinstance(result, int) else 0
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        code = 130
     except click.ClickException as error:
         error.show()
-        sys.exit(error.exit_code)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(0)
+        code = error.exit_code
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if sys.stdout is not stdout:  # click puts another there, before it ends with 1, where nobody reads
+            code = PIPE_CLOSED
     except Exception as error:
-        sys.exit(_explained(error, args))
-    sys.exit(result if isinstance(result, int) else 0)
+        code = _explained(error, args)
+    sys.exit(code if _written_out() else PIPE_CLOSED)
+
+
+def _written_out() -> bool:
+    """Write out what is left, and return whether somebody took it; else what the interpreter writes at its end goes nowhere."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        return False
+    except (AttributeError, OSError, ValueError):  # none, closed or replaced by the program; a full disk is no pipe
+        return True
+    return True
 
 
 def _explained(error: Exception, args: list[str]) -> int:
@@ -99,7 +119,8 @@ def _explained(error: Exception, args: list[str]) -> int:
     if not isinstance(error, MansardError):
         raise error
     if _wants_json(args):
-        click.echo(json.dumps(error.to_dict()))
+        with contextlib.suppress(BrokenPipeError):
+            click.echo(json.dumps(error.to_dict()))
     else:
         click.echo(f"mansard: {error.message}", err=True)
         if error.hint:

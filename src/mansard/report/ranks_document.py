@@ -8,7 +8,8 @@ from typing import Any
 from mansard.core.document import header
 from mansard.core.units import format_ratio, format_s
 from mansard.core.unknown import Unknown
-from mansard.report.trace_text import shown, table, why
+from mansard.report.trace_layout import table
+from mansard.report.trace_text import shown, why
 from mansard.trace.many import FailedFile
 from mansard.trace.rank_facts import RankFacts
 from mansard.trace.ranks import JobRanks

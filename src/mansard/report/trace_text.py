@@ -6,23 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mansard.core.units import format_bytes, format_bytes_per_s, format_flop, format_flop_per_s, format_ratio, format_s
+from mansard.report.trace_layout import table as table
 
 Document = Mapping[str, Any]
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows in columns; the first is left-aligned, the others right-aligned.
-
-    >>> table(["name", "time"], [["a", "1 s"]])
-    ['name  time', 'a      1 s']
-    """
-    if not rows:
-        return []
-    widths = [max(len(str(row[i])) for row in [head, *rows]) for i in range(len(head))]
-    return [
-        "  ".join(str(c).ljust(w) if i == 0 else str(c).rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))).rstrip()
-        for row in [head, *rows]
-    ]  # fmt: skip
 
 
 def shown(value: Any, form: Any) -> str:

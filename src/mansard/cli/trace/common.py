@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -12,6 +14,7 @@ import click
 from mansard.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from mansard.trace.many import Progress as FilesProgress
     from mansard.trace.timeline import Kind, Timeline
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -141,13 +144,14 @@ def device_index(timeline: Timeline, number: int | None) -> int | None:
 
 
 def deliver(document: Mapping[str, Any], lines: Callable[[Mapping[str, Any]], list[str]], *, as_json: bool) -> None:
-    """Print a document as JSON or as text."""
+    """Print a document as JSON, or as text that fits the terminal: COLUMNS, else its width, else 80."""
     from mansard.core.document import dumps, to_jsonable
+    from mansard.report.trace_layout import fitted
 
     if as_json:
         click.echo(dumps(document), nl=False)
         return
-    for line in lines(to_jsonable(document)):
+    for line in fitted(lines(to_jsonable(document)), shutil.get_terminal_size((80, 24)).columns):
         click.echo(line)
 
 
@@ -190,11 +194,27 @@ class _Progress:
         return self
 
     def show(self, what: str, share: float) -> None:
-        """Show what is read and how much of it is done."""
-        if sys.stderr.isatty():
+        """Show what is read and how much of it is done; the process that started this one shows it for all files."""
+        if sys.stderr.isatty() and multiprocessing.parent_process() is None:
             self._shown = True
             click.echo(f"\r\x1b[Kreading {what} {share:.0%}", nl=False, err=True)
 
     def __exit__(self, *_: object) -> None:
         if self._shown:
             click.echo("\r\x1b[K", nl=False, err=True)
+
+
+def files_progress(what: str) -> FilesProgress:
+    """Return what says how many files are done; silent where no terminal looks on.
+
+    Args:
+        what: What is done with them, such as `reading`.
+    """
+    if not sys.stderr.isatty():
+        return lambda _done, _all, _name: None
+
+    def say(done: int, whole: int, name: str) -> None:
+        text = f"\r\033[K{what} {done} of {whole}  {name[-60:]}" if done < whole else "\r\033[K"
+        click.echo(text, err=True, nl=False)
+
+    return say

@@ -210,7 +210,7 @@ def _blocks(path: Path, tally: Tally, progress: Progress | None) -> Iterator[byt
             engine = zlib.decompressobj(wbits=31) if packed else None
             while raw := file.read(BLOCK_BYTES if engine is None else BLOCK_BYTES // 8):
                 if progress is not None:
-                    progress(f"reading {path.name}", file.tell() / size)
+                    progress(path.name, file.tell() / size)
                 if engine is None:
                     yield raw
                     continue
