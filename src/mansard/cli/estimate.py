@@ -53,6 +53,11 @@ _PHASES = ("train", "prefill", "decode", "mixed", "verify")
 @click.option("--measured-time", metavar="TIME", help='A measured time of the phase, such as "12.5 ms": MFU and HFU.')
 @click.option("--reported", metavar="RATE", help='Training: a reported rate such as "449 TFLOP/s": which convention?')
 @click.option("--reported-tokens", type=float, help="Tokens per second beside it, of the same devices.")
+@click.option(
+    "--calibration",
+    type=click.Path(path_type=Path),
+    help="Expect what `mansard validate -o FILE` saw, not public runs.",
+)
 @click.option("--sweep", multiple=True, metavar="KEY=A,B,C", help="A row per value; several make a grid.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the document (or a sweep as .csv).")
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
@@ -77,6 +82,7 @@ def command(model: str, **options: Any) -> int:
         request_of,
     )
     from mansard.core.document import to_jsonable
+    from mansard.predict.calibration import read_shares
     from mansard.predict.document import estimate_document
     from mansard.predict.estimate import estimate
     from mansard.predict.machines import load_machine
@@ -98,6 +104,7 @@ def command(model: str, **options: Any) -> int:
             machine,
             measured_s=parse_time(options["measured_time"], "--measured-time"),
             reported=parse_reported(options["reported"], options["reported_tokens"]),
+            shares=read_shares(options["calibration"]) if options["calibration"] else None,
         )
     )
     deliver(document, options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import sys
@@ -12,6 +11,7 @@ from typing import Any
 import click
 
 from mansard import __version__
+from mansard.cli.questions import Questions
 
 #: Verb -> module with a click command named `command`, and the line shown in the overview.
 VERBS: dict[str, tuple[str, str]] = {
@@ -26,6 +26,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "compare": ("mansard.cli.compare", "Is one result faster or slower than another, and may one say so?"),
     "check": ("mansard.cli.check", "Hold a result against rules and a baseline; the exit code is for CI."),
     "baseline": ("mansard.cli.baseline", "Keep results, and name what later ones are compared with."),
+    "validate": ("mansard.cli.validate", "How far off estimates are, on this machine or against recorded runs."),
     "plan": ("mansard.cli.plan", "Which topology, how many devices: answers before a job is started."),
     "report": ("mansard.cli.report", "Turn results into one self-contained HTML page."),
     "export": ("mansard.cli.export", "Write results as CSV, Parquet, Perfetto, OpenMetrics, JUnit, figures."),
@@ -35,40 +36,7 @@ VERBS: dict[str, tuple[str, str]] = {
 PIPE_CLOSED = 141  # as a shell shows a program that SIGPIPE ended: 128 + 13
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the verbs in the order of the table."""
-        return list(VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command of a verb."""
-        if cmd_name not in VERBS:
-            return None
-        command: click.Command = importlib.import_module(VERBS[cmd_name][0]).command
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolve a verb, with a suggestion for a misspelt one."""
-        name = args[0] if args else ""
-        if name and not name.startswith("-") and name not in VERBS:
-            import difflib
-
-            near = difflib.get_close_matches(name, VERBS, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            ctx.fail(f"no such verb {name!r}{hint}")
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the overview without importing the verbs."""
-        with formatter.section("Verbs"):
-            formatter.write_dl([(name, text) for name, (_, text) in VERBS.items()])
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Questions, questions=VERBS, noun="verb", context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="mansard")
 def cli() -> None:
     """Find the bottleneck of ML and HPC programs by measurement instead of by guess.

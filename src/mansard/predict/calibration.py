@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mansard.core import Grade, Unknown
+from mansard.core.document import read_document
+from mansard.core.errors import InputError
 from mansard.predict.bound import PhaseBound
 from mansard.predict.estimate import Estimate
 
@@ -25,6 +29,8 @@ class Share:
     count: int
     basis: str
 
+
+VALIDATION = "validation/1"
 
 #: Recomputed by a test from the public runs; docs/measured_runs.md says which they are.
 SHARES: dict[str, Share] = {
@@ -62,20 +68,25 @@ class Prediction:
         }  # fmt: skip
 
 
-def prediction_of(result: Estimate) -> Prediction:
+def prediction_of(result: Estimate, shares: Mapping[str, Share] | None = None) -> Prediction:
     """Return the range of an estimate: the bound, and an expectation where comparable runs are on record.
 
-    Assumes: the run is like those of `SHARES`: tuned training code, or a serving engine. A prefill has none: public times to
-    first token hold queueing, which the bound of a prompt does not.
+    Args:
+        result: The estimate.
+        shares: Which share of their bound runs of each kind reached, such as those of `mansard validate`; None takes `SHARES`.
+
+    Assumes: the run is like those of the shares. Those of `SHARES` are tuned training code, or a serving engine; a prefill has
+    none there: public times to first token hold queueing, which the bound of a prompt does not.
     """
     bound = result.bound
     if not isinstance(bound, PhaseBound):
         return Prediction(low_s=bound, expected_s=bound, high_s=bound, grade=Grade.ASSUMED, basis="no machine")
-    share = _share_for(result)
+    kind = kind_of(result)
+    share = (SHARES if shares is None else shares).get(kind) if kind else None
     if share is None or isinstance(bound.time_s, Unknown):
         none = Unknown(
             "no measured runs like this one are on record: public times to first token hold queueing"
-            if result.phase.name == "prefill"
+            if result.phase.name == "prefill" and shares is None
             else "no measured runs like this one are on record",
             ("mansard validate",),
         )
@@ -91,12 +102,37 @@ def prediction_of(result: Estimate) -> Prediction:
     )
 
 
-def _share_for(result: Estimate) -> Share | None:
-    """The runs that an estimate is comparable to."""
-    if result.phase.name == "train":
-        return SHARES["train"]
-    if result.phase.name == "decode" and float(result.phase.sequences) > 1:
-        return SHARES["serving_decode"]
-    # Single streams are on record in 16 bits alone: dequantisation costs more than the bytes say.
+def kind_of(result: Estimate) -> str | None:
+    """Return the kind of run that an estimate is comparable to, or None where runs of its phase are not told apart.
+
+    A single stream with weights below 16 bits is a kind of its own: dequantisation costs more than the bytes say.
+    """
+    name = result.phase.name
+    if name in ("train", "prefill"):
+        return str(name)
+    if name != "decode":
+        return None
+    if float(result.phase.sequences) > 1:
+        return "serving_decode"
     narrow = result.memory.whole_weight_bytes < 1.5 * result.params.total
-    return SHARES["stream_decode"] if result.phase.name == "decode" and not narrow else None
+    return "stream_decode_narrow" if narrow else "stream_decode"
+
+
+def read_shares(path: Path) -> dict[str, Share]:
+    """Return the shares of a `validation` document.
+
+    Raises:
+        InputError: it is no such document.
+    """
+    body = read_document(path, VALIDATION)
+    try:
+        return {
+            str(kind): Share(
+                median=float(s["median"]), low=float(s["low"]), count=int(s["count"]), basis=str(s["basis"])
+            )
+            for kind, s in body["shares"].items()
+        }
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path}: the shares cannot be read: {type(error).__name__}: {error}", hint="mansard validate -o FILE"
+        ) from None

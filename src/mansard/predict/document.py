@@ -9,7 +9,7 @@ from mansard.core import Unknown, is_known
 from mansard.core.document import header
 from mansard.core.errors import UsageError
 from mansard.predict.bound import Machine, PhaseBound, WeightsOnce
-from mansard.predict.calibration import prediction_of
+from mansard.predict.calibration import Share, prediction_of
 from mansard.predict.estimate import Estimate
 from mansard.predict.utilisation import six_nd, utilisation
 from mansard.workload.conventions import MEANING, convention_table, detect
@@ -30,6 +30,7 @@ def estimate_document(
     *,
     measured_s: float | None = None,
     reported: tuple[float, float] | None = None,
+    shares: Mapping[str, Share] | None = None,
 ) -> dict[str, Any]:
     """Return the document of one estimate.
 
@@ -38,6 +39,7 @@ def estimate_document(
         machine: The machine it was made for.
         measured_s: A measured time of the phase, for MFU and HFU [s].
         reported: FLOP/s and tokens per second of a report, to tell its convention [FLOP/s, token/s].
+        shares: What runs of each kind reached, see `calibration.prediction_of`; None takes those of public runs.
     """
     environment: dict[str, Any] = {"model": result.model.source, "machine": machine.name if machine else None}
     return {
@@ -60,8 +62,8 @@ def estimate_document(
         "convention": "causal" if is_causal(result.model) else "full",
         "convention_is": "a MAC is 2 FLOP; attention counts the keys its mask shows, exactly; every key: totals.flop_full_attention",
         "assumed": [*result.assumed, *_machine_notes(result, machine)],
-        "prediction": prediction_of(result).to_json(),
-        "views": _views(result, machine, measured_s) | _reported(result, reported),
+        "prediction": prediction_of(result, shares).to_json(),
+        "views": _views(result, machine, measured_s, shares) | _reported(result, reported),
         "receipt": _receipt(result, machine),
         "derived": [{"key": d.key, "value": d.value, "from": list(d.from_keys)} for d in result.model.derived],
         "defaults": [{"key": a.key, "value": a.value, "source": a.source} for a in result.model.assumed],
@@ -214,11 +216,13 @@ def _reported(result: Estimate, reported: tuple[float, float] | None) -> dict[st
     return {"reported": {"flop_per_token": found.flop_per_token, "convention": found.convention, "nearest": near}}
 
 
-def _views(result: Estimate, machine: Machine | None, measured_s: float | None) -> dict[str, Any]:
+def _views(
+    result: Estimate, machine: Machine | None, measured_s: float | None, shares: Mapping[str, Share] | None
+) -> dict[str, Any]:
     """Numbers people quote: TTFT, TPOT, 6ND, MFU and HFU."""
     bound = result.bound
     time_s = bound.time_s if isinstance(bound, PhaseBound) else bound
-    prediction = prediction_of(result).to_json()
+    prediction = prediction_of(result, shares).to_json()
     views: dict[str, Any] = {}
     if result.phase.name == "decode":
         views["tpot"] = {

@@ -1,0 +1,127 @@
+"""`mansard validate`: predict, run, compare: how far off estimates are, here or against recorded runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mansard.predict.validation import Case
+
+
+@click.command("validate", short_help="How far off estimates are.")
+@click.option("--runs", type=click.Path(path_type=Path), help="Recorded runs: a CSV file, see docs/validation.md.")
+@click.option("--models", metavar="A,B,...", help="Here: some of the small models alone.  [default: all four]")
+@click.option(
+    "--ceilings", "ceilings_file", type=click.Path(path_type=Path), help="Here: bound against this ceilings.json."
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Also write the document; `estimate --calibration` reads it.",
+)
+@click.option("--force", is_flag=True, help="Replace the output if it exists.")
+@click.option("-v", "--verbose", is_flag=True, help="Every run.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(
+    runs: Path | None,
+    models: str | None,
+    ceilings_file: Path | None,
+    output: Path | None,
+    force: bool,
+    verbose: bool,
+    as_json: bool,
+) -> int:
+    """Predict runs, compare with what they took, and say how far off the predictions are.
+
+    Without --runs, four small models with random weights (dense, grouped-query, experts) do prompts, decode steps and training steps
+    on this machine under PyTorch, in about a minute, against its measured ceilings. Each run is predicted from the other models.
+
+    \b
+      mansard validate -o mine.json
+      mansard estimate config.json --on out/ceilings.json --context 512 --calibration mine.json
+      mansard validate --runs our_cluster.csv
+    """
+    from mansard.core.document import dumps, header, to_jsonable
+    from mansard.core.errors import UsageError
+    from mansard.predict.validation import validate, validation_keys
+    from mansard.report.validate_text import validate_text
+
+    if runs is not None and (models is not None or ceilings_file is not None):
+        raise UsageError("--runs is about recorded runs; --models and --ceilings are about this machine")
+    if output is not None and output.exists() and not force:
+        raise UsageError(f"{output} exists", hint="--force replaces it", code="exists")
+    if runs is not None:
+        from mansard.predict.recorded_runs import read_runs
+
+        cases, refused = read_runs(runs)
+        environment: dict[str, Any] = {"runs": str(runs)}
+        basis = f"runs of {runs.name}"
+    else:
+        cases, refused, environment = _here(models, ceilings_file)
+        basis = "runs of small models on this machine"
+    found = validate(cases, basis=basis)
+    document = to_jsonable({**header("validation/1", environment), **validation_keys(found, refused)})
+    if output is not None:
+        output.write_text(dumps(document), encoding="utf-8")
+        click.echo(f"wrote {output}", err=True)
+    click.echo(dumps(document) if as_json else validate_text(document, every=verbose), nl=not as_json)
+    return _exit_code(cases, found.implausible)
+
+
+def _exit_code(cases: Sequence[Case], implausible: Sequence[str]) -> int:
+    """3 where nothing was compared, or a run beat its bound; a kind with too few runs says so in its row."""
+    return 3 if not cases or implausible else 0
+
+
+def _here(models: str | None, ceilings_file: Path | None) -> tuple[list[Case], list[dict[str, str]], dict[str, Any]]:
+    """Run the trials on this machine."""
+    from mansard.core.errors import UsageError
+    from mansard.measure.load import LoadWindow
+    from mansard.predict.trial import MODELS, run_trials, trials
+
+    chosen = tuple(m.strip() for m in models.split(",")) if models else tuple(MODELS)
+    unknown = [m for m in chosen if m not in MODELS]
+    if unknown:
+        raise UsageError(f"no such model {unknown[0]!r}", hint=f"one of {', '.join(MODELS)}")
+    ceilings = _ceilings(ceilings_file)
+    threads = int(ceilings.machine.get("threads") or 1)
+    click.echo(f"running {len(trials(chosen))} trials, about {2 * len(trials(chosen))} s", err=True)
+    bar = click.progressbar(length=100, label="trials", file=click.get_text_stream("stderr"))
+    with LoadWindow() as load, bar:
+
+        def progress(_line: str, share: float) -> None:
+            bar.update(round(share * 100) - bar.pos)
+
+        cases, failed = run_trials(trials(chosen), ceilings, threads=threads, progress=progress)
+        bar.update(100 - bar.pos)
+    environment = {
+        "machine": dict(ceilings.machine), "threads": threads, "framework": _framework(), "dtype": "f32",
+        "foreign_load_ratio": load.foreign_ratio,
+    }  # fmt: skip
+    return cases, failed, environment
+
+
+def _ceilings(path: Path | None) -> Any:
+    from mansard.core.errors import InputError
+    from mansard.measure import load_cached
+
+    if path is not None:
+        from mansard.predict.machines import load_machine
+
+        return load_machine(str(path)).ceilings
+    kept = load_cached()
+    if kept is None:
+        raise InputError("no ceilings of this machine are kept", hint="mansard measure, about a minute, once")
+    return kept
+
+
+def _framework() -> str:
+    from importlib.metadata import version
+
+    return f"torch {version('torch')}, transformers {version('transformers')}"
