@@ -87,8 +87,7 @@ class Efficiency:
 
     def matmul_ratio(self, dtype: str) -> float:
         """Return the share of the peak that the best product of a type reaches."""
-        key = "bf16" if dtype == "f16" else dtype
-        return self.matmul.get(key, self.matmul.get("*", 1.0))
+        return self.matmul.get(family(dtype), self.matmul.get("*", 1.0))
 
     def product_s(self, ideal_s: Number) -> Number:
         """Return how long a product takes that would take `ideal_s` at the best rate [s]."""
@@ -97,6 +96,17 @@ class Efficiency:
     def copy_s(self, ideal_s: Number) -> Number:
         """Return how long a kernel takes that would take `ideal_s` at the best bandwidth [s]."""
         return stretched(ideal_s, COPY_CURVE) if self.curves else ideal_s
+
+
+def family(dtype: str) -> str:
+    """Return the name that types share which run at one rate.
+
+    >>> family("f16"), family("f8_e4m3"), family("fp8")
+    ('bf16', 'fp8', 'fp8')
+    """
+    if dtype.startswith(("f8", "fp8")):
+        return "fp8"
+    return "bf16" if dtype == "f16" else dtype
 
 
 BOUND = Efficiency(name="bound", sources=("every kernel and message at its ceiling: a bound, not an expectation",))
@@ -136,8 +146,8 @@ def published(slug: str, dtypes: tuple[str, ...], *, nvlink: bool = False) -> Ef
         )  # fmt: skip
     missing = [
         f"no achieved {d} product of {slug} is on record: taken at the share of bf16"
-        for d in dtypes
-        if d not in known and d != "f16"
+        for d in dict.fromkeys(map(family, dtypes))
+        if d not in known
     ]
     link = LINK.get(slug)
     if link is None:

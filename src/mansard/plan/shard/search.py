@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from mansard.core import Unknown
+from mansard.core import Unknown, short_dtype
 from mansard.core.errors import UsageError
 from mansard.diagnose.economics import SAME_COST
 from mansard.plan.choice import pareto
@@ -74,6 +74,7 @@ class Candidate:
         held: The same, part by part [B].
         tokens_per_s: Of all devices.
         usd_per_mtoken: Of a million tokens [USD].
+        mfu_ratio: Training: model FLOP over the time, the devices and the dense peak of the precision; None in serving.
     """
 
     devices: int
@@ -97,6 +98,7 @@ class Candidate:
     held: Mapping[str, float]
     tokens_per_s: float
     usd_per_mtoken: float | Unknown
+    mfu_ratio: float | Unknown | None = None
 
     @property
     def layout(self) -> str:
@@ -207,6 +209,11 @@ def search(model: Model, work: Work, where: Where, space: Space, aim: Aim | None
 
 def choose(grid: Grid, aim: Aim, *, top: int = 5) -> Found:
     """Return the best plan of a grid, see `search`."""
+    if not len(grid.rows):
+        none = np.zeros(0, dtype=np.int64)
+        reasons = sorted(grid.refusals.counts.items(), key=lambda item: (-item[1], item[0]))
+        why = Unknown("no division is possible: " + "; ".join(r for r, _ in reasons[:3]), ("other ranks or devices",))
+        return _found(grid, aim, why, none, none, (), None, None, (0, 0), (), ())
     held = _memory(grid)
     total = sum(held.values(), start=np.zeros(len(grid.rows)))
     fits = _fits(grid, total, AS_IS)
@@ -397,6 +404,7 @@ def _candidate(grid: Grid, row: int, held: Mapping[str, float], times: Mapping[s
         }  # fmt: skip
         tokens = float((grid.work.batch or 0) * (grid.work.seq or 0))
         names: tuple[str, ...] = training_step.PARTS
+        own["mfu_ratio"] = _mfu(grid, combo.precision, combo.devices, step)
     else:
         many = int(grid.rows.sequences[row])
         own = {
@@ -414,13 +422,19 @@ def _candidate(grid: Grid, row: int, held: Mapping[str, float], times: Mapping[s
     )  # fmt: skip
 
 
+def _mfu(grid: training.TrainingGrid, precision: str, devices: int, step_s: float) -> float | Unknown:
+    """Model FLOP of a step over what the devices could do meanwhile."""
+    machine = grid.where.machine
+    peak = machine.ceilings.peak(short_dtype(precision), engine="matrix", scope=machine.scope)
+    if isinstance(peak, Unknown):
+        return peak
+    return training.model_flop(grid, precision) / (step_s * devices * peak.value)
+
+
 def _why_none(grid: Grid, total: Array, fits: npt.NDArray[np.bool_], table: _Table, aim: Aim) -> str:
     """Why no plan is left."""
     from mansard.core.units import format_bytes, format_s
 
-    if not len(total):
-        reasons = sorted(grid.refusals.counts.items(), key=lambda item: -item[1])
-        return "no division is possible: " + "; ".join(r for r, _ in reasons[:3])
     if not fits.any():
         budget, least = _budget(grid, AS_IS) or math.nan, int(np.argmin(total))
         combo = grid.combos[int(grid.rows.combo[least])]

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from mansard.core import short_dtype
 from mansard.core.errors import UsageError
 from mansard.plan.shard.job import Where, Work
 from mansard.plan.shard.network import Network, parts_of
 from mansard.plan.shard.space import Ranks, Refusals, Space, Stages, ranks_of, stages_of
-from mansard.plan.shard.work import SUMS, Division, Packed, divide, pack, summands
+from mansard.plan.shard.work import SUMS, Division, Packed, divide, pack, passes, summands
 from mansard.predict.estimate import Request, setting_of
+from mansard.workload.batch import training_batch
 from mansard.workload.parallel import InfeasibleError
 from mansard.workload.phases import Setting
 from mansard.workload.records import Model
@@ -122,7 +124,7 @@ class Messages:
 
 def precision_setting(model: Model, precision: str, dtype: str | None) -> tuple[Setting, tuple[str, ...]]:
     """Return a model in the types of one precision: bf16 throughout, or products in a narrower type."""
-    wide = precision in ("bf16", "f16", "f32")
+    wide = short_dtype(precision) in ("bf16", "f16", "f32")
     base = precision if wide else (dtype or "bf16")
     request = Request(
         phase="train", dtype=base, weights=base if wide else precision, activations=None if wide else precision
@@ -150,17 +152,17 @@ def training_grid(model: Model, work: Work, where: Where, space: Space) -> Train
         setting, notes = precision_setting(model, precision, work.dtype)
         assumed += [*notes, *setting.storage.assumed]
         for ranks in ranks_of(model, space, refusals, seq=work.seq):
+            devices = ranks.tp * ranks.pp * ranks.dp * ranks.cp
+            reason = _no_place(where, devices, ranks)
+            if reason is not None:
+                refusals.add(reason)
+                continue
             key = (precision, ranks.tp, ranks.cp, ranks.ep)
             if key not in places:
                 places[key] = _divided(setting, ranks, sizes, work.seq, divisions)
             place = places[key]
             if isinstance(place, str):
                 refusals.add(place)
-                continue
-            devices = ranks.tp * ranks.pp * ranks.dp * ranks.cp
-            reason = _no_place(where, devices, ranks)
-            if reason is not None:
-                refusals.add(reason)
                 continue
             layers = _layers(model.text.depth, ranks.pp, space)
             combos.append(Combo(ranks=ranks, devices=devices, precision=precision, division=place, layers=layers))
@@ -233,3 +235,12 @@ def _rows(combos: Sequence[Combo], work: Work, space: Space, sizes: Array, refus
             column.append(values[whole].astype(np.int64))
     joined = [np.concatenate(x) if x else np.zeros(0, dtype=np.int64) for x in columns]
     return Rows(combo=joined[0], micro=joined[1], chunks=joined[2], zero=joined[3], policy=joined[4])
+
+
+def model_flop(grid: TrainingGrid, precision: str) -> float:
+    """Return the model FLOP of an optimizer step: three times the forward pass, without recomputation [FLOP]."""
+    setting, _ = precision_setting(grid.model, precision, grid.work.dtype)
+    batch = training_batch(sequences=1, seq=grid.work.seq or 1)
+    groups = passes(setting.context(batch, training=True), setting)
+    forward = sum(float(k.model_flop * k.count) for kernels in groups for k in kernels)
+    return 3.0 * forward * float(grid.work.batch or 0)
