@@ -18,7 +18,7 @@ from mansard.core import Bound
 from mansard.diagnose.judge_operators import JudgedOperator, MemoryEvidence
 from mansard.diagnose.overhead import STEP_NOISE
 from mansard.diagnose.records import SHARE_KINDS
-from mansard.diagnose.sweep import Int64Array, Layer, Segments, sweep
+from mansard.diagnose.sweep import BoolArray, Grid, Int64Array, Segments
 from mansard.trace.run import Part, RunTrace, WaitCause
 
 #: An unprofiled step this much slower than the profiled ones is more than noise.
@@ -170,28 +170,29 @@ def account(
         memory: What page faults say; memory that they mapped is unmapped between operations, and that is memory time.
         around_s: What the profiler added around the operations of one step [s].
     """
-    kinds = np.full(max(1, len(trace.operators)), "unattributed", dtype=object)
+    kind_of = np.full(max(1, len(trace.operators)), _OPERATION_LAYERS.index("unattributed"), dtype=np.int8)
     for j in judged:
-        kinds[j.index] = kind_of_bound(j.judgement.bound)
-    of_op = kinds[trace.op] if trace.op.size else np.zeros(0, dtype=object)
+        kind_of[j.index] = _OPERATION_LAYERS.index(kind_of_bound(j.judgement.bound))
+    of_op = kind_of[trace.op] if trace.op.size else np.zeros(0, dtype=np.int8)
+    grid = Grid(
+        windows.start_ns, windows.end_ns,
+        [trace.start_ns, trace.end_ns, trace.wait_start_ns, trace.wait_end_ns, trace.dispatch_start_ns, trace.dispatch_end_ns],
+    )  # fmt: skip
+    first, last = grid.place(trace.start_ns), grid.place(trace.end_ns)
+    waiting = _waiting(trace, grid)
     layers = [
-        Layer(owner=kind, start_ns=trace.start_ns[of_op == kind], end_ns=trace.end_ns[of_op == kind])
-        for kind in _OPERATION_LAYERS
+        (kind, grid.covered_between(first[of_op == i], last[of_op == i])) for i, kind in enumerate(_OPERATION_LAYERS)
     ]
-    causes = np.array([c.value for c in trace.wait_cause], dtype=object)
-    for cause in WaitCause:
-        mine = causes == cause.value if causes.size else np.zeros(trace.wait_start_ns.size, dtype=bool)
-        layers.append(
-            Layer(owner=f"wait {cause.value}", start_ns=trace.wait_start_ns[mine], end_ns=trace.wait_end_ns[mine])
-        )
-    layers.append(Layer(owner="dispatch", start_ns=trace.dispatch_start_ns, end_ns=trace.dispatch_end_ns))
-    pieces = sweep(layers, windows.start_ns, windows.end_ns)
-    part_pieces = _part_pieces(trace, windows)
+    layers += [(f"wait {cause.value}", covered) for cause, covered in waiting.items()]
+    layers.append(("dispatch", grid.covered(trace.dispatch_start_ns, trace.dispatch_end_ns)))
+    pieces = grid.segments(layers)
+    part_pieces = _part_pieces(trace, grid, first, last, waiting[WaitCause.INPUT])
 
     per_step = 1e-9 / windows.count * windows.typical_ratio
     work: dict[str, float] = {}
-    for kind in _OPERATION_LAYERS:
-        mine = (of_op == kind) & inside(windows, trace.start_ns)
+    steady = inside(windows, trace.start_ns)
+    for i, kind in enumerate(_OPERATION_LAYERS):
+        mine = (of_op == i) & steady
         raw = float(charged[mine].sum())
         kept = float(duration_s[mine].sum()) / (raw * windows.typical_ratio) if raw > 0 else 1.0
         work[kind] = pieces.total_ns(kind) * per_step * kept
@@ -264,32 +265,38 @@ def _fit_to_step(
     return by_kind, host, sum(by_kind.values())
 
 
-def _part_pieces(trace: RunTrace, windows: Windows) -> Segments:
+def _waiting(trace: RunTrace, grid: Grid) -> dict[WaitCause, BoolArray]:
+    """Return which pieces of the grid lie in a wait of each cause."""
+    causes = list(WaitCause)
+    code = np.array([causes.index(c) for c in trace.wait_cause], dtype=np.int8)
+    if not code.size:  # nobody told the causes apart
+        code = np.full(trace.wait_start_ns.size, -1, dtype=np.int8)
+    first, last = grid.place(trace.wait_start_ns), grid.place(trace.wait_end_ns)
+    return {c: grid.covered_between(first[code == i], last[code == i]) for i, c in enumerate(causes)}
+
+
+def _part_pieces(trace: RunTrace, grid: Grid, first: Int64Array, last: Int64Array, input_wait: BoolArray) -> Segments:
     """Return the part of each instant; time between operations belongs to the part of the next operation."""
-    part_of = np.array([o.part.value for o in trace.operators] or [""], dtype=object)
-    of_op = part_of[trace.op] if trace.op.size else np.zeros(0, dtype=object)
-    layers = [Layer(owner=p.value, start_ns=trace.start_ns[of_op == p.value], end_ns=trace.end_ns[of_op == p.value])
-              for p in Part]  # fmt: skip
-    input_wait = np.array([c is WaitCause.INPUT for c in trace.wait_cause], dtype=bool)
-    layers.append(
-        Layer(owner="input wait", start_ns=trace.wait_start_ns[input_wait], end_ns=trace.wait_end_ns[input_wait])
-    )
-    pieces = sweep(layers, windows.start_ns, windows.end_ns)
+    parts = list(Part)
+    part_of = np.array([parts.index(o.part) for o in trace.operators] or [0], dtype=np.int8)
+    of_op = part_of[trace.op] if trace.op.size else np.zeros(0, dtype=np.int8)
+    layers = [(p.value, grid.covered_between(first[of_op == i], last[of_op == i])) for i, p in enumerate(parts)]
+    pieces = grid.segments([*layers, ("input wait", input_wait)])
     owner = pieces.owner.copy()
-    owner[owner == len(Part)] = list(Part).index(Part.INPUT)
+    owner[owner == len(parts)] = parts.index(Part.INPUT)
     known = np.flatnonzero(owner >= 0)
     if known.size:
-        nearest = known[np.minimum(np.searchsorted(known, np.arange(owner.size)), known.size - 1)]
-        same = pieces.window[nearest] == pieces.window
-        gap = owner < 0
-        owner[gap & same] = owner[nearest][gap & same]
-    owner[owner < 0] = list(Part).index(Part.OTHER)
+        gap = np.flatnonzero(owner < 0)
+        nearest = known[np.minimum(np.searchsorted(known, gap), known.size - 1)]
+        same = pieces.window[nearest] == pieces.window[gap]
+        owner[gap[same]] = owner[nearest[same]]
+    owner[owner < 0] = parts.index(Part.OTHER)
     return Segments(
         start_ns=pieces.start_ns,
         end_ns=pieces.end_ns,
         owner=owner,
         window=pieces.window,
-        owners=tuple(p.value for p in Part),
+        owners=tuple(p.value for p in parts),
     )
 
 
@@ -307,17 +314,17 @@ def _by_part(
 ) -> dict[Part, dict[str, float]]:
     """Return each part by kind, fitted so that rows and columns add up to what is known of parts and kinds.
 
+    Args:
+        kinds, parts: The same pieces of time, by kind and by part.
+        part_s, kind_s: What each must add up to [s].
+
     Source: iterative proportional fitting, Deming and Stephan, Annals of Mathematical Statistics 11(4), 1940.
     """
-    times = np.unique(np.concatenate([kinds.start_ns, kinds.end_ns, parts.start_ns, parts.end_ns]))
-    table = np.zeros((len(Part), len(SHARE_KINDS)))
-    if times.size > 1:
-        start, length = times[:-1], np.diff(times).astype(np.float64)
-        part = _owner_at(parts, start)
-        names = [_kind_of_owner(owner) for owner in kinds.owners]
-        column = np.array([*(SHARE_KINDS.index(n) for n in names), SHARE_KINDS.index("host")], dtype=np.int64)
-        inside = (start >= kinds.start_ns[0]) & (part >= 0) & (_owner_at(kinds, start, outside=-2) > -2)
-        np.add.at(table, (part[inside], column[_owner_at(kinds, start)[inside]]), length[inside])
+    length = (kinds.end_ns - kinds.start_ns).astype(np.float64)
+    names = [_kind_of_owner(owner) for owner in kinds.owners]
+    column = np.array([*(SHARE_KINDS.index(n) for n in names), SHARE_KINDS.index("host")], dtype=np.int64)
+    cell = parts.owner * len(SHARE_KINDS) + column[kinds.owner]
+    table = np.bincount(cell, weights=length, minlength=len(Part) * len(SHARE_KINDS)).reshape(len(Part), -1)
     rows = np.array([part_s[p] for p in Part])
     columns = np.array([kind_s.get(k, 0.0) for k in SHARE_KINDS])
     other = list(Part).index(Part.OTHER)
@@ -335,13 +342,3 @@ def _kind_of_owner(owner: str) -> str:
     if owner.startswith("wait "):
         return "unattributed" if owner == f"wait {WaitCause.UNEXPLAINED.value}" else "host"
     return "latency" if owner == "dispatch" else owner
-
-
-def _owner_at(pieces: Segments, moment: Int64Array, *, outside: int = -1) -> Int64Array:
-    """Return the owner of each moment; `outside` where no piece holds it."""
-    if not pieces.start_ns.size:
-        return np.full(moment.size, outside, dtype=np.int64)
-    at = np.maximum(np.searchsorted(pieces.start_ns, moment, side="right") - 1, 0)
-    held = (pieces.start_ns[at] <= moment) & (moment < pieces.end_ns[at])
-    owner: Int64Array = np.where(held, pieces.owner[at], outside)
-    return owner

@@ -51,6 +51,7 @@ def diagnose_run(
     program: str,
     drift: Mapping[str, Any] | None = None,
     facts: Facts | None = None,
+    windows: Windows | None = None,
 ) -> Diagnosis:
     """Return the diagnosis of one run.
 
@@ -60,9 +61,10 @@ def diagnose_run(
         program: The command line, for the receipt.
         drift: Ceilings probed before and after the program, for the receipt.
         facts: What is known beside the recording, for the rules.
+        windows: Its steady steps, where they are at hand.
     """
     trace = _at_its_scope(trace)
-    windows = windows_of(trace)
+    windows = windows or windows_of(trace)
     chosen = inside(windows, trace.start_ns)
     frames = int(inside(windows, trace.frame_ns).sum())
     cost = profiler_cost(trace, chosen, frames, windows.count, windows.typical_s)

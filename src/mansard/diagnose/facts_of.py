@@ -43,6 +43,7 @@ def facts_of_profile(
     run: RunTrace,
     idle: Idle,
     *,
+    calls: IntervalSet | None = None,
     kernels_missing: bool = False,
     points: Sequence[MeasuredPoint] = (),
     estimate: Estimate | None = None,
@@ -55,6 +56,7 @@ def facts_of_profile(
         device: Index of the device.
         run: The device as a run.
         idle: Its idle intervals by cause.
+        calls: When the host was in a call, where that is at hand.
         kernels_missing: Whether kernels of graphs were not recorded; then no gap has a known cause.
         points: Measured points.
         estimate: A model in its phase.
@@ -64,7 +66,9 @@ def facts_of_profile(
         gaps, memory = None, MemoryUse()
     else:
         steps = merge(run.steps.start_ns, run.steps.end_ns)
-        gaps = None if kernels_missing else _gaps(timeline, run, idle, steps)
+        gaps = (
+            None if kernels_missing else _gaps(calls if calls is not None else host_calls(timeline), run, idle, steps)
+        )
         memory = _memory(timeline, device, idle, steps, run.steps.count)
     return Facts(
         points=tuple(points), gaps=gaps, memory=memory, transfers=_transfers(timeline, device, run), node_devices=node_devices,
@@ -72,10 +76,9 @@ def facts_of_profile(
     )  # fmt: skip
 
 
-def _gaps(timeline: Timeline, run: RunTrace, idle: Idle, steps: IntervalSet) -> LaunchGaps:
+def _gaps(calls: IntervalSet, run: RunTrace, idle: Idle, steps: IntervalSet) -> LaunchGaps:
     """Return the launch gaps of a step; what the host does in one piece for long is a pause, and no launch."""
     late = intersection(idle.late, steps)
-    calls = host_calls(timeline)
     length = late.end_ns - late.start_ns
     called = calls.covered_ns(late.start_ns, late.end_ns)
     # In each gap the time in calls and the time out of them are one piece each, which is the longer reading.

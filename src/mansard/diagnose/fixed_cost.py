@@ -18,7 +18,7 @@ from mansard.core.collectives import fit_alpha_beta
 from mansard.core.errors import UsageError
 from mansard.core.intervals import merge
 from mansard.core.units import format_ratio, format_s
-from mansard.diagnose.account import inside, windows_of
+from mansard.diagnose.account import Windows, inside, windows_of
 from mansard.diagnose.partial import bytes_of, flop_of
 from mansard.hardware.views import fixed_cost_s, hiding_gemm_size, hiding_work
 from mansard.measure.points.conclusions import seconds_of
@@ -220,14 +220,15 @@ def fixed_costs_of_sweep(elements: Iterable[Mapping[str, Any]]) -> tuple[FixedCo
 _BY_FLOP = ("gemm", "attention", "convolution")
 
 
-def fixed_costs_of_trace(trace: RunTrace) -> tuple[FixedCost, ...]:
+def fixed_costs_of_trace(trace: RunTrace, windows: Windows | None = None) -> tuple[FixedCost, ...]:
     """Return what a recording tells of fixed cost: of kernels that did one kind of work at several sizes, and of launching.
 
     Args:
         trace: The run; operations of its steady steps count. Kinds that ran at too few sizes, or at no straight line in
             their work, are left out: they tell nothing.
+        windows: Its steady steps, where they are at hand.
     """
-    windows = windows_of(trace)
+    windows = windows or windows_of(trace)
     chosen = np.flatnonzero(inside(windows, trace.start_ns))
     chosen = chosen[np.argsort(trace.op[chosen], kind="stable")]
     seconds = (trace.end_ns[chosen] - trace.start_ns[chosen]).astype(np.float64) * 1e-9
@@ -248,7 +249,7 @@ def fixed_costs_of_trace(trace: RunTrace) -> tuple[FixedCost, ...]:
         )  # fmt: skip
         if isinstance(cost, FixedCost):
             found.append(cost)
-    gaps = launch_gap_cost(trace)
+    gaps = launch_gap_cost(trace, windows)
     return (*found, gaps) if isinstance(gaps, FixedCost) else tuple(found)
 
 
@@ -268,17 +269,18 @@ def _dtypes(operator: Operator) -> str:
     return "+".join(sorted({d for d, _ in operator.demand.flop} or set(operator.demand.vector_flop)))
 
 
-def launch_gap_cost(trace: RunTrace) -> FixedCost | Unknown:
+def launch_gap_cost(trace: RunTrace, windows: Windows | None = None) -> FixedCost | Unknown:
     """Return what lies between two operations that follow each other with no known wait between them.
 
     Args:
         trace: The run. Of each lane, the gaps between consecutive operations of one step count; those that touch a wait
             of a known or unknown cause do not, for they are not the price of a launch.
+        windows: Its steady steps, where they are at hand.
     """
-    windows = windows_of(trace)
+    windows = windows or windows_of(trace)
     wait = merge(trace.wait_start_ns, trace.wait_end_ns)
     lengths = []
-    for lane in np.unique(trace.lane).tolist():
+    for lane in np.flatnonzero(np.bincount(trace.lane, minlength=1)).tolist():
         mine = np.flatnonzero(trace.lane == lane)
         mine = mine[np.argsort(trace.start_ns[mine], kind="stable")]
         start, end = trace.end_ns[mine][:-1], trace.start_ns[mine][1:]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from mansard.core.errors import UndecidedError, UsageError
 from mansard.core.intervals import IntervalSet, difference, intersection, merge, overlap_ns
-from mansard.diagnose.account import windows_of
+from mansard.diagnose.account import Windows, windows_of
 from mansard.diagnose.network import collective_ops
 from mansard.trace.occupancy import COPY_ONLY, HOST_SYNC, INPUT_WAIT, LAUNCH_GAP, UNEXPLAINED, DeviceTime
 from mansard.trace.run import RunTrace, WaitCause
@@ -83,16 +83,17 @@ class Occupied:
         )  # fmt: skip
 
 
-def of_run(trace: RunTrace) -> Occupied:
+def of_run(trace: RunTrace, windows: Windows | None = None) -> Occupied:
     """Return how a mean step of a run was used.
 
     Args:
         trace: The run; where it has no steps, everything recorded is one.
+        windows: Its steady steps, where they are at hand.
 
     Operations are cut at the edges of the steps. What no operation, wait or dispatch covers is unexplained for work of a
     device, and Python between operations for a host, which runs nothing else.
     """
-    windows = windows_of(trace)
+    windows = windows or windows_of(trace)
     steps = merge(windows.start_ns, windows.end_ns)
     count = windows.count
     communicates, copies = _kinds(trace)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +11,9 @@ from mansard.core import Area, Ceilings, Unknown
 from mansard.core.ceilings import Ceiling, Kind, Resource
 from mansard.core.dtypes import short_dtype
 from mansard.core.errors import InputError, UndecidedError
+from mansard.core.intervals import IntervalSet
 from mansard.core.units import format_flop_per_s
+from mansard.diagnose.account import windows_of
 from mansard.diagnose.analyse import diagnose_run
 from mansard.diagnose.facts import MeasuredPoint
 from mansard.diagnose.facts_of import facts_of_profile, with_ranks
@@ -21,10 +22,10 @@ from mansard.diagnose.kernel_table import KernelTable, kernel_table
 from mansard.diagnose.links import BETWEEN_NODES, Links
 from mansard.diagnose.metrics import NO_TOKENS, Metric, run_metrics
 from mansard.diagnose.model_demand import ModelGroup, groups_of, with_model
-from mansard.diagnose.occupied import of_run
+from mansard.diagnose.occupied import Occupied, of_run
 from mansard.diagnose.peaks import GIVEN, Chip, identify
-from mansard.diagnose.profile_parts import PARTS, parts_of_work
-from mansard.diagnose.profile_run import run_of_profile
+from mansard.diagnose.profile_parts import parts_of_work
+from mansard.diagnose.profile_run import run_of_profile, span_of, steady
 from mansard.diagnose.records import Diagnosis, Note
 from mansard.diagnose.scope_guard import (
     FORWARD,
@@ -40,17 +41,18 @@ from mansard.predict.bound import Machine, machine_of
 from mansard.predict.estimate import Estimate
 from mansard.predict.machines import load_machine
 from mansard.trace.categories import shipped_rules
-from mansard.trace.collectives_of import CollectiveCall, collectives_of
-from mansard.trace.idle import idle_of
+from mansard.trace.collectives_of import CollectiveKinds, collective_kinds
+from mansard.trace.idle import host_calls, idle_of
 from mansard.trace.kernel_demand import Counted, counted, recorded_demand, with_demand
 from mansard.trace.kernels import graphs
 from mansard.trace.operators_of import Operators, operators_of
 from mansard.trace.profile_steps import ProfileSteps, find_steps
 from mansard.trace.ranks import JobRanks
 from mansard.trace.regions import Match, Region, attribute, region
-from mansard.trace.run import Part, RunTrace
+from mansard.trace.run import Part
 from mansard.trace.timeline import DEVICE_WORK, Timeline
 from mansard.trace.timeline import Kind as Event
+from mansard.trace.torch_parts import PARTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,12 +151,13 @@ def diagnose_profile(timeline: Timeline, question: Question | None = None) -> tu
             hint="; ".join(sorted(set(timeline.absent.values()))[:2]) or "record kernels as well",
             code="no_device_work",
         )
-    marked = find_steps(whole, marker=question.marker)
-    steps = _steps_of(found) if found is not None else marked
     operators = operators_of(timeline)
+    ranges = attribute(timeline, launches=operators.launches) if found is None else None
+    marked = find_steps(whole, marker=question.marker, ranges=ranges)
+    steps = _steps_of(found) if found is not None else marked
     scene = _Scene(
         question=question, marked=marked, found=found, steps=steps, operators=operators,
-        collectives=collectives_of(timeline, operators=operators), parts=parts_of_work(timeline, operators),
+        collectives=collective_kinds(timeline, operators=operators), parts=parts_of_work(timeline, operators), calls=host_calls(timeline),
     )  # fmt: skip
     out = [_of_device(timeline, device, scene) for device in devices]
     busy = {d.device: sum(o.time_s for o in d.diagnosis.operators) for d in out}
@@ -170,8 +173,9 @@ class _Scene:
     found: Region | None
     steps: ProfileSteps
     operators: Operators
-    collectives: Sequence[CollectiveCall]
+    collectives: CollectiveKinds
     parts: npt.NDArray[np.int8]
+    calls: IntervalSet
 
 
 def _of_device(timeline: Timeline, device: int, scene: _Scene) -> DeviceDiagnosis:
@@ -194,31 +198,33 @@ def _of_device(timeline: Timeline, device: int, scene: _Scene) -> DeviceDiagnosi
         else:
             why = "what it is of is not what the profile shows" if scene.steps.count else "the profile marks no steps"
             notes.append(Note(code="model_not_used", text=f"the model's work was not spread over kernels: {why}"))
+    span = span_of(steady(scene.steps))
+    idle = idle_of(timeline, device, launches=scene.operators.launches, window_ns=span)
     run = run_of_profile(
         timeline, device, steps=scene.steps, links=links, operators=scene.operators, collectives=scene.collectives,
-        parts=scene.parts,
+        parts=scene.parts, idle=idle, calls=scene.calls,
     )  # fmt: skip
-    within = (int(run.steps.start_ns[0]), int(run.steps.end_ns[-1])) if run.steps.count else None
-    idle = idle_of(timeline, device, launches=scene.operators.launches, window_ns=within)
     facts = facts_of_profile(
-        timeline, device, run, idle, kernels_missing=graphs(timeline, scene.operators.launches).kernels_missing,
+        timeline, device, run, idle, calls=scene.calls, kernels_missing=graphs(timeline, scene.operators.launches).kernels_missing,
         points=question.points, estimate=question.estimate, node_devices=links.node_devices,
     )  # fmt: skip
     if question.peers is not None:
         facts = with_ranks(facts, *question.peers, steps=scene.steps.count)
-    diagnosis = _with_chip(diagnose_run(run, ceilings, program=timeline.source, facts=facts), chip, question)
+    windows = windows_of(run)
+    diagnosis = diagnose_run(run, ceilings, program=timeline.source, facts=facts, windows=windows)
+    diagnosis = _with_chip(diagnosis, chip, question)
     if scope is not None and seen is not None:
         diagnosis = _with_scope(diagnosis, scope, seen, ceilings, question)
     diagnosis = replace(diagnosis, findings=(*notes, *diagnosis.findings))
     return DeviceDiagnosis(
         device=device, label=timeline.devices[device].shown, chip=chip, diagnosis=diagnosis,
-        table=kernel_table(diagnosis, groups), scope=scope, metrics=_metrics(diagnosis, run, question, scope, seen),
-        fixed_costs=fixed_costs_of_trace(run),
+        table=kernel_table(diagnosis, groups), scope=scope, metrics=_metrics(diagnosis, of_run(run, windows), question, scope, seen),
+        fixed_costs=fixed_costs_of_trace(run, windows),
     )  # fmt: skip
 
 
 def _metrics(
-    diagnosis: Diagnosis, run: RunTrace, question: Question, scope: ScopeCheck | None, seen: Seen | None
+    diagnosis: Diagnosis, used: Occupied, question: Question, scope: ScopeCheck | None, seen: Seen | None
 ) -> tuple[Metric, ...]:
     """Return the metrics of a device; tokens are those of the model's step, scaled as its FLOP were."""
     tokens: float | Unknown = NO_TOKENS
@@ -227,7 +233,7 @@ def _metrics(
         whole = scope.flop_per_step * float(scope.stated.devices or 1)
         tokens = float(model.phase.tokens) * whole / float(model.phase.model_flop)
     devices = seen.devices if seen is not None else question.job_devices or 1
-    return run_metrics(diagnosis, of_run(run), devices=devices, tokens_per_step=tokens)
+    return run_metrics(diagnosis, used, devices=devices, tokens_per_step=tokens)
 
 
 def stated_work(question: Question) -> StatedWork | None:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from mansard.core import Demand, Grade, Unknown
+from mansard.core.grouping import groups
 from mansard.diagnose.links import Links
 from mansard.diagnose.partial import NO_BYTES, NO_FLOP
-from mansard.diagnose.profile_parts import PARTS
 from mansard.trace.categories import Rules, short_name
-from mansard.trace.collectives_of import CollectiveCall
+from mansard.trace.collectives_of import CollectiveCall, CollectiveKinds
 from mansard.trace.kernel_demand import SHAPES, DemandSources
 from mansard.trace.operators_of import Operators
 from mansard.trace.run import Operator, Part
 from mansard.trace.timeline import NONE, Events, Kind, Timeline
+from mansard.trace.torch_parts import PARTS
 from mansard.trace.torch_tree import shapes_text
 
 Int64Array = npt.NDArray[np.int64]
@@ -71,7 +72,7 @@ def kernel_kinds(
     timeline: Timeline,
     device: int,
     operators: Operators,
-    collectives: Mapping[int, CollectiveCall],
+    collectives: CollectiveKinds,
     links: Links,
     rules: Rules,
     part_of_work: npt.NDArray[np.int8],
@@ -82,7 +83,7 @@ def kernel_kinds(
         timeline: The profile, with demand columns where anything tells.
         device: Index of the device.
         operators: The operators that launched them.
-        collectives: Communication by row of the kernel table.
+        collectives: Communication among the kernels.
         links: What collectives go over.
         rules: Categories of kernel names.
         part_of_work: Part of each piece of the joined work.
@@ -97,24 +98,21 @@ def kernel_kinds(
     launcher = operators.launcher[in_work]
     named = np.where(launcher >= 0, operators.table.name[launcher] if len(operators.table) else NONE, NONE)
     names, plain = _plain_names(timeline, table.name[mine])
-    talk, examples = _talks(mine, collectives)
-    keys = np.stack(
-        [plain, shape, np.where(shape >= 0, NONE, named), part_of_work[in_work].astype(np.int64), talk, *_states(table, mine)],
-        axis=1,
-    )  # fmt: skip
-    _, first, kind = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-    kind = kind.reshape(-1)
+    talk, examples = _talks(mine, collectives, len(table))
+    keys = (plain, shape, np.where(shape >= 0, NONE, named), part_of_work[in_work], talk, *_states(table, mine))
+    first, kind = groups(keys)
     amounts = _amounts(table, mine, kind, first.size)
     out = []
     for index, place in enumerate(first.tolist()):
         name = timeline.names[int(table.name[mine[place]])]
-        part = PARTS[int(keys[place, 3])]
+        key = [int(column[place]) for column in keys]
+        part = PARTS[key[3]]
         base = _Base(name=names[int(plain[place])], category=rules.category(name), part=part)
         if talk[place]:
             out.append(_collective(base, examples[int(talk[place]) - 1], links))
             continue
         launched_by = timeline.names[int(named[place])] if named[place] >= 0 else ""
-        out.append(_computing(base, timeline, operators, keys[place].tolist(), amounts[index], launched_by, name))
+        out.append(_computing(base, timeline, operators, key, amounts[index], launched_by, name))
     return KernelKinds(rows=mine, kind=kind, operators=tuple(out))
 
 
@@ -133,27 +131,27 @@ class _Base:
 
 def _plain_names(timeline: Timeline, name: npt.NDArray[np.int32]) -> tuple[list[str], Int64Array]:
     """Return names for reading and which of them each kernel has: instances of one template are one kernel."""
-    codes, inverse = np.unique(name, return_inverse=True)
     known: dict[str, int] = {}
-    plain = np.array([known.setdefault(kernel_name(timeline.names[c]), len(known)) for c in codes.tolist()])
-    return list(known), plain[inverse.reshape(-1)].astype(np.int64)
+    plain = np.full(len(timeline.names), NONE, dtype=np.int64)
+    for code in np.flatnonzero(np.bincount(name, minlength=1)).tolist():
+        plain[code] = known.setdefault(kernel_name(timeline.names[code]), len(known))
+    return list(known), plain[name]
 
 
-def _talks(mine: Int64Array, collectives: Mapping[int, CollectiveCall]) -> tuple[Int64Array, Sequence[CollectiveCall]]:
+def _talks(mine: Int64Array, collectives: CollectiveKinds, rows: int) -> tuple[Int64Array, Sequence[CollectiveCall]]:
     """Return the number of each kernel's communication, 0 for none: same operation, ranks and size are one."""
-    talk = np.zeros(mine.size, dtype=np.int64)
     numbers: dict[tuple[object, ...], int] = {}
     examples: list[CollectiveCall] = []
-    for place, row in enumerate(mine.tolist() if collectives else ()):
-        call = collectives.get(row)
-        if call is None:
-            continue
+    of_kind = np.zeros(len(collectives.examples) + 1, dtype=np.int64)
+    for place, call in enumerate(collectives.examples):
         key = (call.operation, call.ranks, str(call.group_size), str(call.message_bytes))
         if key not in numbers:
             numbers[key] = len(numbers) + 1
             examples.append(call)
-        talk[place] = numbers[key]
-    return talk, examples
+        of_kind[place] = numbers[key]
+    talk = np.zeros(rows, dtype=np.int64)
+    talk[collectives.rows] = of_kind[collectives.kind]
+    return talk[mine], examples
 
 
 def _states(table: Events, mine: Int64Array) -> tuple[Int64Array, ...]:

@@ -12,8 +12,8 @@ from mansard.trace.launches import Launches
 from mansard.trace.operators_of import Operators
 from mansard.trace.run import Part
 from mansard.trace.timeline import NONE, Events, Kind, Timeline
-from mansard.trace.torch_parts import settle_parts
-from mansard.trace.torch_tree import Emitted, part_of_name
+from mansard.trace.torch_parts import PARTS, settled_codes
+from mansard.trace.torch_tree import part_of_name
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -25,7 +25,6 @@ _NAMED = {
     Part.OPTIMIZER: re.compile(r"^(opt(im)?(izer)?)([_ -]?(step|update))?$", re.IGNORECASE),
     Part.INPUT: re.compile(r"^(data[_ -]?load(ing|er)?|load[_ -]?batch|next[_ -]?batch|input)$", re.IGNORECASE),
 }
-PARTS = tuple(Part)
 
 
 def parts_of_work(timeline: Timeline, operators: Operators) -> npt.NDArray[np.int8]:
@@ -115,11 +114,6 @@ def _by_named_ranges(timeline: Timeline, found: npt.NDArray[np.int8], moment: In
 def _settled(found: npt.NDArray[np.int8], zeroing: BoolArray, moment: Int64Array) -> npt.NDArray[np.int8]:
     """Give the work without a part of its own the one that the order of the parts tells."""
     known = np.flatnonzero(moment >= 0)
-    emitted = Emitted(
-        part=[PARTS[c] if c >= 0 else None for c in found[known].tolist()],
-        start_ns=moment[known].tolist(),
-        zeroing=zeroing[known].tolist(),
-    )
     out = np.full(found.size, _code(Part.OTHER), dtype=np.int8)
-    out[known] = [_code(p) for p in settle_parts(emitted)]
+    out[known] = settled_codes(found[known], moment[known], zeroing[known])
     return out

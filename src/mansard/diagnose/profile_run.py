@@ -12,18 +12,20 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.core import Demand, Unknown
+from mansard.core.grouping import groups
 from mansard.core.intervals import EMPTY, IntervalSet, difference, intersection, merge, union
 from mansard.diagnose.links import Links
 from mansard.diagnose.profile_kernels import kernel_kinds
-from mansard.diagnose.profile_parts import PARTS, parts_of_work
+from mansard.diagnose.profile_parts import parts_of_work
 from mansard.trace.categories import Rules, shipped_rules
-from mansard.trace.collectives_of import CollectiveCall, collectives_of
+from mansard.trace.collectives_of import CollectiveKinds, collective_kinds
 from mansard.trace.idle import Idle, host_calls, idle_of
 from mansard.trace.kernels import graph_findings, graphs
 from mansard.trace.operators_of import Operators, operators_of
 from mansard.trace.profile_steps import ProfileSteps
 from mansard.trace.run import Finding, Operator, Part, RunTrace, Steps, WaitCause
 from mansard.trace.timeline import CopyKind, Events, Kind, Timeline
+from mansard.trace.torch_parts import PARTS
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -65,8 +67,10 @@ def run_of_profile(
     steps: ProfileSteps,
     links: Links | None = None,
     operators: Operators | None = None,
-    collectives: Sequence[CollectiveCall] | None = None,
+    collectives: CollectiveKinds | None = None,
     parts: npt.NDArray[np.int8] | None = None,
+    idle: Idle | None = None,
+    calls: IntervalSet | None = None,
     rules: Rules | None = None,
 ) -> RunTrace:
     """Return what one device of a profile did as a run.
@@ -80,29 +84,28 @@ def run_of_profile(
         steps: Its steps.
         links: What its copies and collectives go over.
         operators, collectives, parts: Where they are at hand.
+        idle, calls: Its idle intervals by cause between these steps, and when the host was in a call; where they are at hand.
         rules: Categories of kernel names.
     """
     rules = rules or shipped_rules()
     links = links or Links()
     operators = operators or operators_of(timeline)
-    known = collectives if collectives is not None else collectives_of(timeline, operators=operators, rules=rules)
+    known = collectives if collectives is not None else collective_kinds(timeline, operators=operators, rules=rules)
     part = parts if parts is not None else parts_of_work(timeline, operators)
     rows = _Rows()
-    found = kernel_kinds(timeline, device, operators, {c.row: c for c in known}, links, rules, part)
+    found = kernel_kinds(timeline, device, operators, known, links, rules, part)
     rows.add(timeline.of(Kind.KERNEL), found.rows, found.kind, found.operators)
     _copies(rows, timeline, device, links, _part_of(operators, part, Kind.COPY))
     _fills(rows, timeline, device, _part_of(operators, part, Kind.MEMSET))
     _graphs(rows, timeline, device)
     start, end = (np.concatenate(c) if c else np.zeros(0, dtype=np.int64) for c in (rows.start, rows.end))
     lanes = np.concatenate(rows.lane) if rows.lane else np.zeros(0, dtype=np.int64)
-    skip = steps.warm_up if steps.count > steps.warm_up else 0
-    kept = Steps(
-        start_ns=steps.start_ns[skip:], end_ns=steps.end_ns[skip:], source=steps.source, skipped=skip, note=steps.note
-    )
+    kept = steady(steps)
     hidden = graphs(timeline, operators.launches)
-    span = (int(kept.start_ns[0]), int(kept.end_ns[-1])) if kept.count else None
-    idle = idle_of(timeline, device, launches=operators.launches, window_ns=span)
-    waits, dispatch = _idle_time(timeline, idle, kept, merge(start, end), unreliable=hidden.kernels_missing)
+    if idle is None:
+        idle = idle_of(timeline, device, launches=operators.launches, window_ns=span_of(kept))
+    calls = host_calls(timeline) if calls is None else calls
+    waits, dispatch = _idle_time(idle, calls, kept, merge(start, end), unreliable=hidden.kernels_missing)
     name = timeline.devices[device].name
     return RunTrace(
         framework=FRAMEWORK,
@@ -110,7 +113,7 @@ def run_of_profile(
         op=np.concatenate(rows.code) if rows.code else np.zeros(0, dtype=np.int32),
         start_ns=start,
         end_ns=end,
-        lane=np.unique(lanes, return_inverse=True)[1].astype(np.int32) if lanes.size else lanes.astype(np.int32),
+        lane=groups([lanes])[1].astype(np.int32),
         dispatch_start_ns=dispatch.start_ns,
         dispatch_end_ns=dispatch.end_ns,
         wait_start_ns=np.concatenate([s.start_ns for _, s in waits]),
@@ -130,6 +133,19 @@ def run_of_profile(
     )
 
 
+def steady(steps: ProfileSteps) -> Steps:
+    """Return the steps of a profile without those that warm up."""
+    skip = steps.warm_up if steps.count > steps.warm_up else 0
+    return Steps(
+        start_ns=steps.start_ns[skip:], end_ns=steps.end_ns[skip:], source=steps.source, skipped=skip, note=steps.note
+    )
+
+
+def span_of(steps: Steps) -> tuple[int, int] | None:
+    """Return the time from the first start of the steps to their last end [ns]; None where there are none."""
+    return (int(steps.start_ns[0]), int(steps.end_ns[-1])) if steps.count else None
+
+
 def _part_of(operators: Operators, part: npt.NDArray[np.int8], kind: Kind) -> npt.NDArray[np.int8]:
     """Return the parts of the work of one kind, in the order of its table."""
     found: npt.NDArray[np.int8] = part[operators.launches.kind == int(kind)]
@@ -137,14 +153,13 @@ def _part_of(operators: Operators, part: npt.NDArray[np.int8], kind: Kind) -> np
 
 
 def _idle_time(
-    timeline: Timeline, idle: Idle, steps: Steps, busy: IntervalSet, *, unreliable: bool
+    idle: Idle, calls: IntervalSet, steps: Steps, busy: IntervalSet, *, unreliable: bool
 ) -> tuple[list[tuple[WaitCause, IntervalSet]], IntervalSet]:
     """Return the waits of a device by cause, and what starting queued work cost.
 
     Time inside the steps that no work and no recorded idle time covers, such as what lies before the first kernel of the
     capture, has no known cause. Where kernels of graphs are missing, no idle time has one.
     """
-    calls = host_calls(timeline)
     busy_host = intersection(idle.late, calls)
     long = busy_host.end_ns - busy_host.start_ns > LONGEST_DISPATCH_NS
     in_call = IntervalSet(start_ns=busy_host.start_ns[long], end_ns=busy_host.end_ns[long])
@@ -178,18 +193,16 @@ def _copies(rows: _Rows, timeline: Timeline, device: int, links: Links, part: np
     if not mine.size:
         return
     paged = np.array(["pageable" in n.lower() for n in timeline.names] + [False], dtype=np.int64)[table.name[mine]]
-    columns = (
-        table.copy_kind[mine].astype(np.int64), table.nbytes[mine].astype(np.int64), part[mine].astype(np.int64), paged
-    )  # fmt: skip
-    keys, inverse = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+    columns = (table.copy_kind[mine], table.nbytes[mine], part[mine], paged)
+    first, inverse = groups(columns)
     kinds = []
-    for kind, size, of, pageable in keys.tolist():
+    for kind, size, of, pageable in zip(*(c[first].tolist() for c in columns), strict=True):
         way = CopyKind(kind) if kind in CopyKind._value2member_map_ else CopyKind.UNKNOWN
         words = way.name.lower().replace("_", " ")
         demand = _copy_demand(way, size, links)
         how = f"{words}, pageable memory" if pageable else words
         kinds.append(_operator(f"copy {words}", "copy", of, f"{size} B" if size >= 0 else "", demand, how))
-    rows.add(table, mine, inverse.reshape(-1), kinds)
+    rows.add(table, mine, inverse, kinds)
 
 
 def _copy_demand(way: CopyKind, size: int, links: Links) -> Demand | Unknown:
@@ -211,13 +224,13 @@ def _fills(rows: _Rows, timeline: Timeline, device: int, part: npt.NDArray[np.in
     mine = np.flatnonzero((table.device == device) & (table.end_ns > table.start_ns))
     if not mine.size:
         return
-    columns = np.stack([table.nbytes[mine].astype(np.int64), part[mine].astype(np.int64)], axis=1)
-    keys, inverse = np.unique(columns, axis=0, return_inverse=True)
+    columns = (table.nbytes[mine], part[mine])
+    first, inverse = groups(columns)
     kinds = []
-    for size, of in keys.tolist():
+    for size, of in zip(*(c[first].tolist() for c in columns), strict=True):
         demand = Demand(write_bytes=float(size)) if size >= 0 else Unknown("the size of this fill is not recorded")
         kinds.append(_operator("fill", "fill", of, f"{size} B" if size >= 0 else "", demand, "written once"))
-    rows.add(table, mine, inverse.reshape(-1), kinds)
+    rows.add(table, mine, inverse, kinds)
 
 
 def _graphs(rows: _Rows, timeline: Timeline, device: int) -> None:

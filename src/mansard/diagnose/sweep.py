@@ -11,10 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from mansard.core.grouping import distinct
 from mansard.core.intervals import union_ns as union_ns
 
 Int64Array = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,55 @@ class Segments:
         return int((self.end_ns[chosen] - self.start_ns[chosen]).sum())
 
 
+class Grid:
+    """The instants at which anything begins or ends in the windows, and who owns each piece of time between two of them.
+
+    Several questions about the same intervals share one grid: sorting their edges is what takes time.
+
+    Args:
+        window_start_ns, window_end_ns: Disjoint windows in time order [ns].
+        edges: Starts and ends of everything that may own a piece [ns].
+    """
+
+    def __init__(self, window_start_ns: Int64Array, window_end_ns: Int64Array, edges: Sequence[Int64Array]) -> None:
+        times = distinct(window_start_ns, window_end_ns, *edges)
+        self._times = times
+        self._window_start_ns = window_start_ns
+        self._inside = self.covered(window_start_ns, window_end_ns)
+
+    def place(self, moment_ns: Int64Array) -> Int64Array:
+        """Return the number of each edge among all of them."""
+        return np.searchsorted(self._times, moment_ns).astype(np.int64)
+
+    def covered(self, start_ns: Int64Array, end_ns: Int64Array) -> BoolArray:
+        """Return which pieces between consecutive edges some interval covers."""
+        return self.covered_between(self.place(start_ns), self.place(end_ns))
+
+    def covered_between(self, first: Int64Array, last: Int64Array) -> BoolArray:
+        """Return the same for intervals whose edges are given by their places."""
+        pieces = max(0, self._times.size - 1)
+        valid = last > first
+        delta = np.bincount(first[valid], minlength=pieces + 1)
+        delta -= np.bincount(last[valid], minlength=pieces + 1)
+        covered: BoolArray = np.cumsum(delta)[:-1] > 0 if pieces else np.zeros(0, dtype=np.bool_)
+        return covered
+
+    def segments(self, layers: Sequence[tuple[str, BoolArray]]) -> Segments:
+        """Return who owns each piece inside the windows, the first layer that covers it winning.
+
+        Args:
+            layers: Names of owners in order of precedence, and which pieces each of them covers.
+        """
+        owner = np.full(self._inside.size, -1, dtype=np.int64)
+        for index in range(len(layers) - 1, -1, -1):
+            owner[layers[index][1]] = index
+        start, end = self._times[:-1][self._inside], self._times[1:][self._inside]
+        window = np.searchsorted(self._window_start_ns, start, side="right") - 1
+        return Segments(
+            start_ns=start, end_ns=end, owner=owner[self._inside], window=window, owners=tuple(name for name, _ in layers)
+        )  # fmt: skip
+
+
 def sweep(layers: Sequence[Layer], window_start_ns: Int64Array, window_end_ns: Int64Array) -> Segments:
     """Return who owns each instant of the windows, the first layer of `layers` that covers it winning.
 
@@ -70,32 +121,8 @@ def sweep(layers: Sequence[Layer], window_start_ns: Int64Array, window_end_ns: I
     >>> s.total_ns("op"), s.total_ns("wait"), s.total_ns(None)
     (4, 2, 4)
     """
-    edges = [window_start_ns, window_end_ns]
-    for layer in layers:
-        edges += [layer.start_ns, layer.end_ns]
-    times = np.unique(np.concatenate(edges)) if edges else np.zeros(0, dtype=np.int64)
-    if times.size < 2:
-        empty = np.zeros(0, dtype=np.int64)
-        return Segments(start_ns=empty, end_ns=empty, owner=empty, window=empty, owners=tuple(x.owner for x in layers))
-    owner = np.full(times.size - 1, -1, dtype=np.int64)
-    for index in range(len(layers) - 1, -1, -1):
-        owner[_covered(times, layers[index].start_ns, layers[index].end_ns)] = index
-    inside = _covered(times, window_start_ns, window_end_ns)
-    start, end = times[:-1][inside], times[1:][inside]
-    window = np.searchsorted(window_start_ns, start, side="right") - 1
-    return Segments(
-        start_ns=start, end_ns=end, owner=owner[inside], window=window, owners=tuple(x.owner for x in layers)
-    )
-
-
-def _covered(times: Int64Array, start_ns: Int64Array, end_ns: Int64Array) -> npt.NDArray[np.bool_]:
-    """Return for each gap between consecutive `times` whether some interval covers it."""
-    valid = end_ns > start_ns
-    delta = np.zeros(times.size, dtype=np.int64)
-    np.add.at(delta, np.searchsorted(times, start_ns[valid]), 1)
-    np.add.at(delta, np.searchsorted(times, end_ns[valid]), -1)
-    covered: npt.NDArray[np.bool_] = np.cumsum(delta)[:-1] > 0
-    return covered
+    grid = Grid(window_start_ns, window_end_ns, [edge for x in layers for edge in (x.start_ns, x.end_ns)])
+    return grid.segments([(x.owner, grid.covered(x.start_ns, x.end_ns)) for x in layers])
 
 
 def charged_s(start_ns: Int64Array, end_ns: Int64Array) -> FloatArray:
@@ -110,11 +137,10 @@ def charged_s(start_ns: Int64Array, end_ns: Int64Array) -> FloatArray:
     """
     if start_ns.size == 0:
         return np.zeros(0, dtype=np.float64)
-    times = np.unique(np.concatenate([start_ns, end_ns]))
-    delta = np.zeros(times.size, dtype=np.int64)
-    np.add.at(delta, np.searchsorted(times, start_ns), 1)
-    np.add.at(delta, np.searchsorted(times, end_ns), -1)
+    times = distinct(start_ns, end_ns)
+    first, last = np.searchsorted(times, start_ns), np.searchsorted(times, end_ns)
+    delta = np.bincount(first, minlength=times.size) - np.bincount(last, minlength=times.size)
     running = np.maximum(np.cumsum(delta)[:-1], 1)
     passed = np.concatenate([[0.0], np.cumsum(np.diff(times) / running)])
-    charge: FloatArray = (passed[np.searchsorted(times, end_ns)] - passed[np.searchsorted(times, start_ns)]) * 1e-9
+    charge: FloatArray = (passed[last] - passed[first]) * 1e-9
     return charge

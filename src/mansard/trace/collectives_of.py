@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mansard.core import collectives
+from mansard.core.grouping import groups
 from mansard.core.unknown import MaybeFloat, Unknown
 from mansard.trace.categories import COLLECTIVE, Rules, shipped_rules
-from mansard.trace.launches import Launches
 from mansard.trace.operators_of import Operators, operators_of
 from mansard.trace.timeline import Kind, Timeline
 
@@ -133,6 +134,21 @@ def recorded_calls(timeline: Timeline) -> tuple[RecordedCall, ...]:
     return tuple(out)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveKinds:
+    """The communication kernels of a profile, by what is recorded of them: a large profile has few kinds and many calls.
+
+    Args:
+        rows: Their rows in the kernel table, by start.
+        kind: Kind of each, an index into `examples`.
+        examples: One call of each kind, which differ from the others of its kind in place and time alone.
+    """
+
+    rows: npt.NDArray[np.int64]
+    kind: npt.NDArray[np.int64]
+    examples: tuple[CollectiveCall, ...]
+
+
 def collectives_of(
     timeline: Timeline, *, operators: Operators | None = None, rules: Rules | None = None
 ) -> tuple[CollectiveCall, ...]:
@@ -143,40 +159,58 @@ def collectives_of(
         operators: Its operators, where they are at hand.
         rules: Which names are communication; the shipped ones by default.
     """
+    found = collective_kinds(timeline, operators=operators, rules=rules)
+    table = timeline.of(Kind.KERNEL)
+    columns = (found.rows, table.start_ns[found.rows], table.end_ns[found.rows], table.device[found.rows],
+               table.stream[found.rows], found.kind)  # fmt: skip
+    return tuple(
+        replace(found.examples[kind], row=row, start_ns=start, end_ns=end, device=device, stream=stream)
+        for row, start, end, device, stream, kind in zip(*(c.tolist() for c in columns), strict=True)
+    )
+
+
+def collective_kinds(
+    timeline: Timeline, *, operators: Operators | None = None, rules: Rules | None = None
+) -> CollectiveKinds:
+    """Return the communication kernels by what is recorded of them.
+
+    Args:
+        timeline, operators, rules: As in `collectives_of`.
+    """
     rules = rules or shipped_rules()
     table = timeline.of(Kind.KERNEL)
-    if not len(table):
-        return ()
-    communication = [c for c in np.unique(table.name).tolist() if rules.category(timeline.names[c]) == COLLECTIVE]
-    rows = np.flatnonzero(np.isin(table.name, communication))
+    nothing = np.zeros(0, dtype=np.int64)
+    used = np.flatnonzero(np.bincount(table.name[table.name >= 0], minlength=1)).tolist() if len(table) else []
+    talks = np.zeros(len(timeline.names) + 1, dtype=np.bool_)
+    talks[[c for c in used if rules.category(timeline.names[c]) == COLLECTIVE]] = True
+    rows = np.flatnonzero(talks[table.name])
     if not rows.size:
-        return ()
+        return CollectiveKinds(rows=nothing, kind=nothing, examples=())
+    rows = rows[np.argsort(table.start_ns[rows], kind="stable")]
     operators = operators or operators_of(timeline)
-    work_rows = _work_rows(operators.launches)
-    out = []
-    for row in rows[np.argsort(table.start_ns[rows], kind="stable")].tolist():
-        name = timeline.names[int(table.name[row])]
-        args, stated = _args(timeline, int(table.detail[row]), operators, work_rows[row])
-        recorded = str(args.get("Collective name", ""))
-        operation, side = _OPERATIONS.get(recorded, (rules.collective(name).operation, ""))
-        size = _size(args, side, recorded)
-        if not args:
-            operation, size, stated = _from_shapes(timeline, operators, work_rows[row], operation, size)
-        out.append(
-            CollectiveCall(
-                row=row, start_ns=int(table.start_ns[row]), end_ns=int(table.end_ns[row]), device=int(table.device[row]),
-                stream=int(table.stream[row]), name=name, operation=operation, group=str(args.get("Process Group Name", "")),
-                group_size=_group_size(args), ranks=_ranks(args), message_bytes=size,
-                stated_by=stated if side or not args else "name",
-            )
-        )  # fmt: skip
-    return tuple(out)
+    # Kernels come first in the joined work, in the order of their table.
+    in_work = np.flatnonzero(operators.launches.kind == int(Kind.KERNEL))[rows]
+    first, kind = groups([table.name[rows], table.detail[rows], operators.launcher[in_work]])
+    examples = tuple(_example(timeline, int(rows[i]), int(in_work[i]), operators, rules) for i in first.tolist())
+    return CollectiveKinds(rows=rows, kind=kind, examples=examples)
 
 
-def _work_rows(launches: Launches) -> dict[int, int]:
-    """Return the row in the joined work of each kernel of the kernel table; kernels come first in it, in order."""
-    rows = np.flatnonzero(launches.kind == int(Kind.KERNEL)).tolist()
-    return dict(enumerate(rows))
+def _example(timeline: Timeline, row: int, in_work: int, operators: Operators, rules: Rules) -> CollectiveCall:
+    """Return what is recorded of one communication kernel."""
+    table = timeline.of(Kind.KERNEL)
+    name = timeline.names[int(table.name[row])]
+    args, stated = _args(timeline, int(table.detail[row]), operators, in_work)
+    recorded = str(args.get("Collective name", ""))
+    operation, side = _OPERATIONS.get(recorded, (rules.collective(name).operation, ""))
+    size = _size(args, side, recorded)
+    if not args:
+        operation, size, stated = _from_shapes(timeline, operators, in_work, operation, size)
+    return CollectiveCall(
+        row=row, start_ns=int(table.start_ns[row]), end_ns=int(table.end_ns[row]), device=int(table.device[row]),
+        stream=int(table.stream[row]), name=name, operation=operation, group=str(args.get("Process Group Name", "")),
+        group_size=_group_size(args), ranks=_ranks(args), message_bytes=size,
+        stated_by=stated if side or not args else "name",
+    )  # fmt: skip
 
 
 def _args(timeline: Timeline, detail: int, operators: Operators, row: int) -> tuple[Mapping[str, Any], str]:

@@ -13,7 +13,7 @@ from mansard.diagnose.profile_parts import parts_of_work
 from mansard.diagnose.profile_run import run_of_profile
 from mansard.diagnose.records import Diagnosis
 from mansard.report.exports.perfetto import Scene
-from mansard.trace.collectives_of import collectives_of
+from mansard.trace.collectives_of import collective_kinds
 from mansard.trace.load import load_run
 from mansard.trace.open import open_trace
 from mansard.trace.operators_of import operators_of
@@ -85,7 +85,7 @@ def _profile(path: Path, given: Sequence[tuple[str, Diagnosis]], question: Quest
         )
     timeline = with_recorded_demand(timeline)
     steps, operators = find_steps(timeline, marker=question.marker), operators_of(timeline)
-    collectives, parts = collectives_of(timeline, operators=operators), parts_of_work(timeline, operators)
+    collectives, parts = collective_kinds(timeline, operators=operators), parts_of_work(timeline, operators)
     scenes = []
     for i, one in enumerate(found):
         _, links = machine_of_device(one.chip, question)
