@@ -23,7 +23,7 @@ spec.loader.exec_module(generator)
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    generator.make(tmp_path, 10, 0.005, small=0)  # 10 pairs of a product and an all-reduce each
+    generator.make(tmp_path, 10, 0.005, small=0, host=False)  # 10 pairs of a product and an all-reduce each
     return tmp_path
 
 

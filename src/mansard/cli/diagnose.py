@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,18 +32,24 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the JSON document.")
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Profiles of ranks at a time; default: one for each CPU.")
+@click.option(
+    "--engine", type=click.Choice(("local", "ray")), default="local", show_default=True, help="Where many are read."
+)
 @click.option("-v", "--verbose", is_flag=True, help="Every operator, the kernel table, all findings and receipt lines.")
 def command(**options: Any) -> int:
     """Say what bounds a recorded run, how far it is below its ceiling, and what to change first.
 
     FILES are told apart by content: a profile (several are ranks of one job), an Nsight Compute CSV beside one, ceilings.json,
-    detailed.json, a run or diagnose document, a model's config.json. Exit code 1 where a --target is missed, 3 where the verdict
-    is undetermined or a ratio is refused.
+    detailed.json, a run or diagnose document, a model's config.json. A folder or a pattern stands for the files in it; of thousands
+    of ranks some are read at a time, and one that fails is named and left out. Exit code 1 where a --target is missed, 3 where the
+    verdict is undetermined, a ratio is refused, or a file was left out.
 
     \b
       mansard diagnose profile.sqlite
       mansard diagnose trace.json.gz config.json --phase train --batch 8 --seq 4096
       mansard diagnose rank*.json.gz --node-devices 8 --network-rate "400 Gbit/s"
+      mansard diagnose profiles/ --jobs 16
       mansard diagnose trace.json.gz out/ceilings.json --target "share >= 0.6"
     """  # fmt: skip
     from mansard.diagnose.inputs import sort_inputs
@@ -50,7 +57,7 @@ def command(**options: Any) -> int:
 
     targets = [parse_target(text) for text in options["targets"]]
     _may_write(options)
-    inputs = sort_inputs(options["files"])
+    inputs = sort_inputs(_expanded(options["files"]))
     if inputs.profiles:
         return _profiles(inputs, targets, options)
     return _documents(inputs, targets, options)
@@ -70,46 +77,74 @@ def _may_write(options: dict[str, Any]) -> None:
 def _profiles(inputs: Inputs, targets: Sequence[Target], options: dict[str, Any]) -> int:
     """Diagnose profiles, with what was given beside them."""
     from mansard.cli.diagnose_options import question_of
-    from mansard.cli.trace.common import device_index
+    from mansard.cli.trace.common import device_index, files_progress
     from mansard.core.errors import UsageError
     from mansard.diagnose.candidates import candidates_of, side_by_side
-    from mansard.diagnose.job import diagnose_job
+    from mansard.diagnose.job import diagnose_files
     from mansard.diagnose.profile import diagnose_profile
 
     if inputs.documents:
         raise UsageError(
             "a profile and a finished diagnosis are two questions", hint="diagnose them one after the other"
         )
-    timelines = [_open(path, inputs, options) for path in inputs.profiles]
-    if len(timelines) > 1 and options["device"] is not None:
+    if len(inputs.profiles) > 1 and options["device"] is not None:
         raise UsageError(
             "--device chooses within one profile, several are given", hint="diagnose that rank's file alone"
         )
-    device = device_index(timelines[0], options["device"]) if len(timelines) == 1 else None
-    question = question_of(options, inputs, device)
-    job: JobDiagnosis | None = None
-    if len(timelines) > 1:
-        job = diagnose_job(timelines, question)
-        found = job.ranks[job.shown][1]
-    elif not timelines[0].used_devices:
+    candidates = side_by_side(candidates_of(inputs.points))
+    opened = _Opened(ncu=_counters(inputs, options), trim=options["trim"], memory_limit=options["memory_limit"])
+    if len(inputs.profiles) > 1:
+        job = diagnose_files(
+            inputs.profiles, question_of(options, inputs, None), opened, jobs=options["jobs"], engine=options["engine"],
+            progress=files_progress,
+        )  # fmt: skip
+        return _deliver(job.devices, job, candidates, targets, options)
+    timeline = opened(inputs.profiles[0])
+    question = question_of(options, inputs, device_index(timeline, options["device"]))
+    if not timeline.used_devices:
         from mansard.diagnose.host_profile import diagnose_host
 
-        return _one(diagnose_host(timelines[0], inputs.profiles[0], question.ceilings), targets, options)
-    else:
-        found = diagnose_profile(timelines[0], question)
-    return _deliver(found, job, side_by_side(candidates_of(inputs.points)), targets, options)
+        return _one(diagnose_host(timeline, inputs.profiles[0], question.ceilings), targets, options)
+    return _deliver(diagnose_profile(timeline, question), None, candidates, targets, options)
 
 
-def _open(path: Path, inputs: Inputs, options: dict[str, Any]) -> Timeline:
-    """Open one profile with the demand of its kernels, cut to the window that was asked for."""
-    from mansard.cli.trace.common import read, with_demands
+def _expanded(words: Sequence[Path]) -> list[Path]:
+    """Return the files that folders and patterns stand for; a folder that is something by itself stays one."""
+    from mansard.diagnose.inputs import kind_of
+    from mansard.trace.many import files_of
+
+    return [p for word in words for p in ([word] if kind_of(word) != "profile" else files_of([word]))]
+
+
+def _counters(inputs: Inputs, options: dict[str, Any]) -> Path | None:
+    """Return the Nsight Compute report of a profile."""
     from mansard.core.errors import UsageError
 
     given = [*inputs.counters, *([options["ncu"]] if options["ncu"] is not None else [])]
     if len(given) > 1:
         raise UsageError("several Nsight Compute reports are given", hint="give one of them")
-    asked = {**options, "file": path, "ncu": given[0] if given else None}
-    return read(asked, prepare=with_demands(asked))
+    return given[0] if given else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Opened:
+    """Opens a profile with the demand of its kernels, cut to the window that was asked for, in whatever process.
+
+    Args:
+        ncu: Nsight Compute report.
+        trim: Start and end of the window.
+        memory_limit: Of one file.
+    """
+
+    ncu: Path | None
+    trim: tuple[str, str] | None
+    memory_limit: str | None
+
+    def __call__(self, path: str | Path) -> Timeline:
+        from mansard.cli.trace.common import read, with_demands
+
+        asked = {"file": Path(path), "ncu": self.ncu, "trim": self.trim, "memory_limit": self.memory_limit}
+        return read(asked, prepare=with_demands(asked))
 
 
 def _deliver(
@@ -140,7 +175,8 @@ def _deliver(
         _say([] if verbose else device_lines(found[1:], width=width, limit=3))
         _say(candidate_lines(candidates, limit=20 if verbose else 3))
         _say([r.line for r in results])
-    return _exit_code(found[0].diagnosis, results, refused=any(d.refused for d in found))
+    unjudged = any(d.refused for d in found) or (job is not None and bool(job.failed))
+    return _exit_code(found[0].diagnosis, results, refused=unjudged)
 
 
 def _documents(inputs: Inputs, targets: Sequence[Target], options: dict[str, Any]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -169,27 +169,62 @@ def _decoder(architecture: str) -> bool:
     return architecture.endswith(("ForCausalLM", "LMHeadModel"))
 
 
-def with_ranks(facts: Facts, compared: JobRanks, place: int, steps: int) -> Facts:
-    """Return facts with what several ranks say of the one at `place`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peers:
+    """What the profiles of several ranks say of one of them, over the whole of its profile.
+
+    Args:
+        rank: This rank, or its place where the file does not state it.
+        waiting_ns: Time of its collectives beyond that of the shortest peer [ns].
+        straggler: Rank that makes the others wait most; None where none stands out.
+        straggler_share: Its part of all lateness.
+        ranks: Ranks compared.
+    """
+
+    rank: int
+    waiting_ns: int
+    straggler: int | None
+    straggler_share: float
+    ranks: int
+
+
+def peers_of(compared: JobRanks) -> list[Peers | None]:
+    """Return what several ranks say of each of them; None of one whose waiting is not known.
+
+    Args:
+        compared: All ranks.
+    """
+    late = [0 if isinstance(r.late_ns, Unknown) else r.late_ns for r in compared.ranks]
+    first, total = compared.straggler, sum(late)
+    named = None if isinstance(first, Unknown) else compared.ranks[first].identity.rank
+    found: list[Peers | None] = []
+    for place, me in enumerate(compared.ranks):
+        own = me.identity.rank
+        found.append(
+            None if isinstance(me.waiting_ns, Unknown) else
+            Peers(
+                rank=place if isinstance(own, Unknown) else own, waiting_ns=me.waiting_ns,
+                straggler=None if isinstance(first, Unknown) else first if isinstance(named, Unknown) else named,
+                straggler_share=0.0 if isinstance(first, Unknown) or not total else late[first] / total, ranks=len(late),
+            )
+        )  # fmt: skip
+    return found
+
+
+def with_ranks(facts: Facts, peers: Peers, steps: int) -> Facts:
+    """Return facts with what several ranks say of one.
 
     Args:
         facts: Of that rank.
-        compared: All ranks.
-        place: Its index in `compared.ranks`.
+        peers: What they say of it.
         steps: Steps that its profile holds.
     """
-    me = compared.ranks[place]
-    if isinstance(me.waiting_ns, Unknown) or steps < 1:
+    if steps < 1:
         return facts
-    late = [0 if isinstance(r.late_ns, Unknown) else r.late_ns for r in compared.ranks]
-    first = compared.straggler
-    named = None if isinstance(first, Unknown) else compared.ranks[first].identity.rank
-    own = me.identity.rank
     return replace(
         facts,
         ranks=RankFacts(
-            rank=place if isinstance(own, Unknown) else own, waiting_s=me.waiting_ns * _S / steps,
-            straggler=None if isinstance(first, Unknown) else first if isinstance(named, Unknown) else named,
-            straggler_share=0.0 if isinstance(first, Unknown) or not sum(late) else late[first] / sum(late), ranks=len(compared.ranks),
+            rank=peers.rank, waiting_s=peers.waiting_ns * _S / steps, straggler=peers.straggler,
+            straggler_share=peers.straggler_share, ranks=peers.ranks,
         ),
     )  # fmt: skip

@@ -16,7 +16,7 @@ from mansard.core.units import format_flop_per_s
 from mansard.diagnose.account import windows_of
 from mansard.diagnose.analyse import diagnose_run
 from mansard.diagnose.facts import MeasuredPoint
-from mansard.diagnose.facts_of import facts_of_profile, with_ranks
+from mansard.diagnose.facts_of import Peers, facts_of_profile, with_ranks
 from mansard.diagnose.fixed_cost import FixedCost, fixed_costs_of_trace
 from mansard.diagnose.kernel_table import KernelTable, kernel_table
 from mansard.diagnose.links import BETWEEN_NODES, Links
@@ -47,7 +47,6 @@ from mansard.trace.kernel_demand import Counted, counted, recorded_demand, with_
 from mansard.trace.kernels import graphs
 from mansard.trace.operators_of import Operators, operators_of
 from mansard.trace.profile_steps import ProfileSteps, find_steps
-from mansard.trace.ranks import JobRanks
 from mansard.trace.regions import Match, Region, attribute, region
 from mansard.trace.run import Part
 from mansard.trace.timeline import DEVICE_WORK, Timeline
@@ -76,7 +75,7 @@ class Question:
         job_devices: Devices of the whole job, where the profile does not tell.
         estimate: A model in its phase; its work is spread over kernels of which nothing is recorded.
         points: Measured implementations, for advice.
-        peers: What several ranks say together, and the place of this one among them.
+        peers: What several ranks of the job say of this one.
     """
 
     device: int | None = None
@@ -95,7 +94,7 @@ class Question:
     job_devices: int | None = None
     estimate: Estimate | None = None
     points: tuple[MeasuredPoint, ...] = ()
-    peers: tuple[JobRanks, int] | None = None
+    peers: Peers | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +208,7 @@ def _of_device(timeline: Timeline, device: int, scene: _Scene) -> DeviceDiagnosi
         points=question.points, estimate=question.estimate, node_devices=links.node_devices,
     )  # fmt: skip
     if question.peers is not None:
-        facts = with_ranks(facts, *question.peers, steps=scene.steps.count)
+        facts = with_ranks(facts, question.peers, steps=scene.steps.count)
     windows = windows_of(run)
     diagnosis = diagnose_run(run, ceilings, program=timeline.source, facts=facts, windows=windows)
     diagnosis = _with_chip(diagnosis, chip, question)

@@ -7,7 +7,7 @@ from typing import Any
 
 from mansard.core.document import to_jsonable
 from mansard.diagnose.candidates import Candidate
-from mansard.diagnose.job import JobDiagnosis
+from mansard.diagnose.job import JobDiagnosis, arrival_of, rank_name
 from mansard.diagnose.profile import DeviceDiagnosis
 from mansard.diagnose.target import TargetResult
 from mansard.report.document import to_document
@@ -56,20 +56,21 @@ def _device(one: DeviceDiagnosis) -> dict[str, Any]:
 
 
 def _job(job: JobDiagnosis) -> dict[str, Any]:
-    """Return what the ranks say, each by itself and together."""
+    """Return what the ranks say, each by itself and together; null where the diagnosis of a rank failed."""
     ranks = []
-    for (name, devices), seen in zip(job.ranks, job.compared.ranks, strict=True):
-        d = devices[0].diagnosis
+    for place, (d, seen) in enumerate(zip(job.verdicts, job.compared.ranks, strict=True)):
         ranks.append(
             {
-                "rank": name, "source": seen.source, "verdict": d.verdict, "step": d.step, "time_shares": d.time_shares,
-                "waiting_s": _s(seen.waiting_ns), "late_s": _s(seen.late_ns), "exposed_communication_s": _s(seen.exposed_ns),
+                "rank": rank_name(seen, place), "source": seen.source, "verdict": d and d.verdict, "step": d and d.step,
+                "time_shares": d and d.time_shares, "waiting_s": _s(seen.waiting_ns), "late_s": _s(seen.late_ns),
+                "exposed_communication_s": _s(seen.exposed_ns),
             }
         )  # fmt: skip
     extra = {
-        "shown_rank": job.ranks[job.shown][0], "straggler_rank": job.straggler, "ranks": ranks,
-        "imbalance_ratio": job.compared.imbalance_ratio(),
+        "shown_rank": job.shown_rank, "straggler_rank": job.straggler, "ranks": ranks,
+        "imbalance_ratio": job.compared.imbalance_ratio(), "arrival": arrival_of(job.compared),
         "rank_findings": [{"code": f.code, "text": f.text} for f in job.compared.findings],
+        "failed": [{"source": f.source, "error": f.error} for f in job.failed],
     }  # fmt: skip
     return dict(to_jsonable(extra))
 

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from mansard.core import Unknown, is_known
 from mansard.core.units import format_ratio, format_s
 from mansard.diagnose.candidates import Candidate
-from mansard.diagnose.job import JobDiagnosis
+from mansard.diagnose.job import JobDiagnosis, arrival_of, rank_name
 from mansard.diagnose.kernel_table import SMALL_S, KernelTable, TableRow
 from mansard.diagnose.profile import DeviceDiagnosis
 from mansard.report.text import clean, shorten
 from mansard.report.trace_text import table
 
 _ROWS = 25
+_RANKS = 32  # in the text; the document has all
+_FAILED = 5
 
 
 def job_lines(job: JobDiagnosis, *, width: int) -> list[str]:
@@ -23,20 +25,38 @@ def job_lines(job: JobDiagnosis, *, width: int) -> list[str]:
         job: The ranks.
         width: Columns of the page.
     """
-    rows = []
-    for (name, devices), seen in zip(job.ranks, job.compared.ranks, strict=True):
-        d = devices[0].diagnosis
+    rows, late = [], []
+    for place, (d, seen) in enumerate(zip(job.verdicts, job.compared.ranks, strict=True)):
         waits = "?" if isinstance(seen.waiting_ns, Unknown) else format_s(seen.waiting_ns / 1e9)
-        late = "?" if isinstance(seen.late_ns, Unknown) else format_s(seen.late_ns / 1e9)
-        top = d.verdict.areas[0] if d.verdict.areas else None
+        made_wait = "?" if isinstance(seen.late_ns, Unknown) else format_s(seen.late_ns / 1e9)
+        top = d.verdict.areas[0] if d is not None and d.verdict.areas else None
         share = f"{format_ratio(top.time_share)}" if top is not None else "?"
-        rows.append([name, d.verdict.bound.value, share, format_s(d.step.median_s), waits, late])
+        bound, step = ("failed", "?") if d is None else (d.verdict.bound.value, format_s(d.step.median_s))
+        rows.append([rank_name(seen, place), bound, share, step, waits, made_wait])
+        late.append(0 if isinstance(seen.late_ns, Unknown) else seen.late_ns)
+    hidden = len(rows) - _RANKS
+    if hidden > 0:  # of thousands, those that make others wait are what is looked for
+        first = sorted(range(len(rows)), key=lambda i: -late[i])[:_RANKS]
+        rows = [rows[i] for i in sorted({*first, job.shown})]
     lines = ["Ranks", *table(["rank", "bound", "of step", "step", "waits for peers", "makes peers wait"], rows)]
+    lines += [f"  {hidden} more ranks, which made others wait less"] if hidden > 0 else []
+    arrival = arrival_of(job.compared)
+    if arrival is not None:
+        lines += [
+            f"  {arrival.collectives} collectives, first to last arrival {format_s(arrival.skew_s)} (median), "
+            f"{format_s(arrival.longest_skew_s)} (longest)",
+            f"  transfer at most {format_s(arrival.transfer_s)} (median): what the last to arrive takes",
+        ]
     straggler = job.straggler
     if isinstance(straggler, Unknown):
         lines.append(f"  straggler: none can be named: {straggler.reason}")
     else:
-        lines.append(f"  straggler: rank {straggler} makes the others wait most; it is the one shown")
+        shown = "it is the one shown" if job.shown == job.compared.straggler else f"shown is rank {job.shown_rank}"
+        lines.append(f"  straggler: rank {straggler} makes the others wait most; {shown}")
+    for one in job.failed[:_FAILED]:
+        lines.append(f"  left out: {clean(one.source)}: {clean(one.error)}")
+    if len(job.failed) > _FAILED:
+        lines.append(f"  {len(job.failed) - _FAILED} more files left out, named in --json")
     return [*[line[:width] for line in lines], ""]
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mansard.core.errors import InputError, MansardError, UsageError
+from mansard.trace.open import recognise
 from mansard.trace.rank_facts import RankFacts, read_facts
 
 ENGINES = ("local", "ray")
@@ -37,16 +38,18 @@ class FailedFile:
     Args:
         source: The file.
         error: Why.
+        code: Code of the error, where it has one.
     """
 
     source: str
     error: str
+    code: str = ""
 
 
 def files_of(words: Iterable[str | Path]) -> list[Path]:
     """Return the files that paths, folders and patterns name, sorted by name within each, each once.
 
-    A folder stands for the files in it whose name does not begin with a dot; a folder that is a recording is itself one.
+    A folder stands for the files in it whose name does not begin with a dot; a folder that is a profile is itself one.
 
     Raises:
         InputError: a word names nothing.
@@ -54,7 +57,7 @@ def files_of(words: Iterable[str | Path]) -> list[Path]:
     found: dict[Path, None] = {}
     for word in words:
         path = Path(word)
-        if path.is_dir() and not (path / "meta.json").is_file():
+        if path.is_dir() and not _is_profile(path):
             inside = sorted(p for p in path.iterdir() if not p.name.startswith("."))
         elif path.exists() or not glob.has_magic(str(word)):
             inside = [path]
@@ -64,6 +67,14 @@ def files_of(words: Iterable[str | Path]) -> list[Path]:
             raise InputError(f"{word} names no files", hint="give files, a folder, or a pattern in quotes")
         found.update(dict.fromkeys(inside))
     return list(found)
+
+
+def _is_profile(folder: Path) -> bool:
+    try:
+        recognise(folder)
+    except InputError:
+        return False
+    return True
 
 
 def read_many(
@@ -138,7 +149,7 @@ def attempt(work: Callable[..., T], path: str, *argument: Any) -> T | FailedFile
     try:
         return work(path, *argument)
     except MansardError as error:
-        return FailedFile(source=path, error=error.message)
+        return FailedFile(source=path, error=error.message, code=error.code)
     except Exception as error:  # a defect shown by one file must not hide what the others say
         return FailedFile(source=path, error=f"{type(error).__name__}: {error}")
 

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING
-
 import click
-
-if TYPE_CHECKING:
-    from mansard.trace.many import Progress
 
 MANY = 8  # fewer files are read faster without processes of their own
 
@@ -32,7 +26,7 @@ def command(files: tuple[str, ...], memory_limit: str | None, jobs: int | None, 
       mansard trace ranks rank*.json.gz
       mansard trace ranks profiles/ --engine ray
     """
-    from mansard.cli.trace.common import deliver, exit_code
+    from mansard.cli.trace.common import deliver, exit_code, files_progress
     from mansard.core.errors import InputError, UsageError
     from mansard.core.units import parse_quantity
     from mansard.report.ranks_document import ranks_document, ranks_lines
@@ -46,7 +40,11 @@ def command(files: tuple[str, ...], memory_limit: str | None, jobs: int | None, 
         )
     limit = int(parse_quantity(memory_limit, "bytes")) if memory_limit else None
     facts, failed = read_many(
-        paths, jobs=jobs if len(paths) >= MANY or jobs else 1, memory_limit=limit, engine=engine, progress=_progress()
+        paths,
+        jobs=jobs if len(paths) >= MANY or jobs else 1,
+        memory_limit=limit,
+        engine=engine,
+        progress=files_progress("reading"),
     )
     if len(facts) < 2:
         why = f"; first {failed[0].source}: {failed[0].error}" if failed else ""
@@ -56,14 +54,3 @@ def command(files: tuple[str, ...], memory_limit: str | None, jobs: int | None, 
     document = ranks_document(facts, compare_facts(facts), failed)
     deliver(document, ranks_lines, as_json=as_json)
     return exit_code(document)
-
-
-def _progress() -> Progress:
-    """Return what says how far reading is; silent where no terminal looks on."""
-    if not sys.stderr.isatty():
-        return lambda _done, _all, _name: None
-
-    def say(done: int, whole: int, name: str) -> None:
-        click.echo(f"\r\033[K{done} of {whole}  {name[-60:]}" if done < whole else "\r\033[K", err=True, nl=False)
-
-    return say
