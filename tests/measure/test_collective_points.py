@@ -123,6 +123,25 @@ def test_work_of_an_all_reduce_over_16_cores():
     assert gathered.work(params(gathered, mesh_shape="4x2x2"), TPU).transfer.size_bytes == 32 * 2**20
 
 
+def test_devices_made_out_of_one_memory_move_memory():
+    mib = 2.0**20
+    # 2 devices with 2 MiB each: all inputs are read once, all results written once
+    reduced = benchmark_named("all_reduce")
+    demand = reduced.work(params(reduced, devices=2), CPU).demand
+    assert (demand.read_bytes, demand.write_bytes, demand.link_bytes) == (4 * mib, 4 * mib, {})
+    gathered = benchmark_named("all_gather")
+    demand = gathered.work(params(gathered, devices=2), CPU).demand
+    assert (demand.read_bytes, demand.write_bytes) == (4 * mib, 8 * mib)  # each result holds both shards
+    cast = benchmark_named("broadcast")
+    demand = cast.work(params(cast, devices=3), CPU).demand
+    assert (demand.read_bytes, demand.write_bytes) == (2 * mib, 6 * mib)  # one device is read
+    send = benchmark_named("send_recv")
+    demand = send.work(params(send), CPU).demand
+    assert (demand.read_bytes, demand.write_bytes, demand.link_bytes) == (4 * mib, 4 * mib, {})
+    demand = send.work(params(send, direction="bi"), CPU).demand
+    assert (demand.read_bytes, demand.write_bytes) == (8 * mib, 8 * mib)
+
+
 def test_links_are_those_of_the_catalogue_and_never_a_guess():
     b = benchmark_named("all_gather")
     assert b.work(params(b), H200).transfer.link == "nvlink"

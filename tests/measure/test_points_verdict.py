@@ -230,3 +230,50 @@ def test_a_working_set_just_beyond_a_cache_may_be_faster_than_memory():
     far = Work(demand=Demand(read_bytes=6e6, write_bytes=6e6), headline="bytes")
     assert judged(point(6e-4, work=far, ceilings=ceilings)).verdict is PointVerdict.IMPLAUSIBLE
     assert judged(point(1e-5, work=near, ceilings=ceilings)).verdict is PointVerdict.IMPLAUSIBLE
+
+
+FIT = {
+    "name": "all_reduce/jax", "operation": "all_reduce", "link": "ring", "participants": 4, "alpha_s": 2e-5,
+    "alpha_ci95_s": [1e-5, 3e-5], "beta_bytes_per_s": 9.5e9, "beta_ci95_bytes_per_s": [9e9, 1e10], "error_ratio": 0.1,
+    "bus_bytes_range": [1e4, 1e8],
+}  # fmt: skip
+
+
+def transferred(time_s, fits=(FIT,), **changed):
+    fields = {"operation": "all_reduce", "size_bytes": 1e6, "size_means": "the buffer", "bus_factor": 1.5,
+              "participants": 4, "link": "ring", **changed}  # fmt: skip
+    demand = Demand(link_bytes={"ring": 1.5e6}) if fields["link"] == "ring" else Demand(read_bytes=4e6, write_bytes=4e6)
+    work = Work(demand=demand, transfer=Transfer(**fields), headline="transfer")
+    return judged(point(time_s, work=work, ceilings=dataclasses.replace(machine(), fits=fits)))
+
+
+def test_a_transfer_is_judged_by_what_its_link_was_measured_to_do():
+    # the best within the intervals: 10 us + 1.5 MB / 10 GB/s = 160 us
+    found = transferred(2e-4)
+    assert found.least_s == pytest.approx(1.6e-4)
+    assert found.share == pytest.approx(0.8)
+    assert found.verdict is PointVerdict.NORMAL
+    assert found.ceiling.resource.link == "ring"
+    # another operation, number of devices, or a size far outside of the fit has none, and says what it lacks
+    for changed in ({"operation": "all_gather"}, {"participants": 8}, {"size_bytes": 1e9}):
+        other = transferred(2e-4, **changed)
+        assert isinstance(other.share, Unknown)
+        assert "no ceiling for the link 'ring'" in other.reason
+    assert isinstance(transferred(2e-4, fits=()).share, Unknown)
+
+
+def test_of_two_bounds_of_a_transfer_the_longer_one_counts():
+    # 8 MB through memory of 10 GB/s take 800 us; the fit alone would allow 160 us
+    fit = {**FIT, "link": "local_devices"}
+    found = transferred(1e-3, fits=(fit,), link="local_devices")
+    assert found.least_s == pytest.approx(8e-4)
+    assert found.ceiling.resource.level == "dram"
+    slow = {**fit, "alpha_ci95_s": [8.5e-4, 9e-4]}
+    assert transferred(1e-3, fits=(slow,), link="local_devices").least_s == pytest.approx(1e-3)
+
+
+def test_a_low_collective_of_made_devices_says_why():
+    low = transferred(5e-3, fits=(), link="local_devices")  # 0.8 of 5 ms
+    assert low.share == pytest.approx(0.16)
+    assert low.verdict is PointVerdict.LOW
+    assert "4 devices made out of one processor" in low.reason

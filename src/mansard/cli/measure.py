@@ -4,17 +4,53 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
     from mansard.core.ceilings import Ceilings
+    from mansard.measure.launch import Launch
 
 GROUPS = ("vector", "memory", "matrix", "special", "latency")
 SUITES = ("quick", "standard", "full")
 FILE_NAME = "ceilings.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The options as they were given, by the names of their parameters, and the words that are none of them."""
+
+    words: tuple[str, ...]
+    config: Path | None
+    run_name: str | None
+    suite: str | None
+    impls: str | None
+    dry_run: bool
+    resume: bool
+    search: bool
+    schema: bool
+    list_all: bool
+    seed: int
+    budget: float | None
+    hardware: str | None
+    ceilings_file: Path | None
+    threads: int | None
+    only: tuple[str, ...]
+    coordinator: str | None
+    rank: int | None
+    world: int | None
+    output: Path | None
+    force: bool
+    as_json: bool
+    quiet: bool
+
+    @property
+    def points(self) -> bool:
+        """Whether points are wanted, and not the ceilings alone."""
+        return self.config is not None or self.run_name is not None or self.suite in ("standard", "full")
 
 
 @click.command(
@@ -36,7 +72,11 @@ FILE_NAME = "ceilings.json"
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of configuration files, for editors.")
 @click.option("--list", "list_all", is_flag=True, help="List the benchmarks with their parameters.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the order in which points are measured.")
-@click.option("--budget", type=click.FloatRange(min=0.0, min_open=True), help="Wall time of the run in seconds.")
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0.0, min_open=True),
+    help="Wall time of the run in seconds; what no longer fits is left out by name. [default: 900 for --suite standard]",
+)
 @click.option("--hw", "hardware", metavar="SLUG", help="Accelerator by its catalogue name, for declared ceilings.")
 @click.option(
     "--ceilings", "ceilings_file", type=click.Path(path_type=Path), help="Judge points against this ceilings.json."
@@ -47,37 +87,13 @@ FILE_NAME = "ceilings.json"
 @click.option("--rank", type=click.IntRange(min=0), help="Which process this is; default: as a launcher says.")
 @click.option("--world", type=click.IntRange(min=1), help="How many processes; default: as a launcher says.")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path, file_okay=False), help=f"Also write {FILE_NAME} into this folder."
+    "-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="Also write the files into this folder."
 )
-@click.option("--force", is_flag=True, help=f"Replace {FILE_NAME} and what is kept.")
-@click.option("--json", "as_json", is_flag=True, help="Print the ceilings document alone.")
+@click.option("--force", is_flag=True, help="Replace the files that are there, and the ceilings that are kept.")
+@click.option("--json", "as_json", is_flag=True, help="Print one document alone: the ceilings, or the points.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no closing lines.")
 @click.pass_context
-def command(
-    ctx: click.Context,
-    config: Path | None,
-    run_name: str | None,
-    suite: str | None,
-    impls: str | None,
-    dry_run: bool,
-    resume: bool,
-    search: bool,
-    schema: bool,
-    list_all: bool,
-    seed: int,
-    budget: float | None,
-    hardware: str | None,
-    ceilings_file: Path | None,
-    threads: int | None,
-    only: tuple[str, ...],
-    coordinator: str | None,
-    rank: int | None,
-    world: int | None,
-    output: Path | None,
-    force: bool,
-    as_json: bool,
-    quiet: bool,
-) -> int:
+def command(ctx: click.Context, **given: Any) -> int:
     """Measure peaks, bandwidths and fixed costs of this machine in about a minute, or the points of a configuration.
 
     Without CONFIG the ceilings are measured and kept per machine and state (processor, limits, versions), where
@@ -86,56 +102,70 @@ def command(
     others use is missing from the figures, and is reported beside them.
 
     \b
+    The ceilings of this machine, or a part of them:
       mansard measure
+      mansard measure --only memory --threads 1
+      mansard measure --json | jq '.ceilings[] | select(.scope == "node")'
+    Points, from the command line or a file; lists and start..endxfactor are swept:
       mansard measure --run gemm_generalized --m 4096 --n 4096 --k 4096 --in-dtype f32 --out-dtype f32 --impl numpy,jax
       mansard measure --run gemm_generalized --m 512..4096x2 --n 512..4096x2 --k 1024 --in-dtype f32 --search
       mansard measure sweep.yaml --dry-run
+      mansard measure sweep.yaml -o results --budget 600
       mansard measure sweep.yaml -o results --resume
-      mansard measure --only memory --threads 1
+    The areas of the machine in about 5 minutes, and a network of several processes:
+      mansard measure --suite standard -o results
       torchrun --nproc-per-node 4 -m mansard measure -o network
-      mansard measure --json | jq '.ceilings[] | select(.scope == "node")'
     """
-    from mansard.cli.measure_points import Wanted, list_benchmarks, parameters_from, run_points
+    asked = Asked(words=tuple(ctx.args), **given)
+    if asked.list_all:
+        from mansard.cli.measure_points import list_benchmarks
 
-    if list_all:
-        return list_benchmarks(as_json)
-    if schema:
+        return list_benchmarks(asked.as_json)
+    if asked.schema:
         return _print_schema()
-    words = list(ctx.args)
-    if config is not None and str(config).startswith("--"):  # a parameter's name is not a file
-        words, config = [str(config), *words], None
-    from mansard.cli.measure_job import NETWORK_SUITE, as_one_of, show_network
+    if asked.config is not None and str(asked.config).startswith("--"):  # a parameter's name is not a file
+        asked = replace(asked, words=(str(asked.config), *asked.words), config=None)
     from mansard.measure.launch import detect_launch
 
-    launch = detect_launch(coordinator=coordinator, rank=rank, world=world)
-    if launch is not None and config is None and run_name is None and suite in (None, "quick") and not only:
-        config, suite = NETWORK_SUITE, "quick"
-    if config is not None or run_name is not None or suite in ("standard", "full"):
-        if config is not None and run_name is not None:
-            raise click.UsageError("give a configuration file or --run, not both")
-        if only:
-            raise click.UsageError("--only belongs to the quick suite of ceilings")
-        wanted = Wanted(
-            config=config, run=run_name, params=parameters_from(words), suite=suite or "standard", impls=impls,
-            threads=threads, seed=seed, budget_s=budget, hardware=hardware, ceilings_file=ceilings_file, output=output,
-            dry_run=dry_run, resume=resume, force=force, as_json=as_json, quiet=quiet,
-        )  # fmt: skip
-        if search:
-            from mansard.cli.measure_search import run_search
+    launch = detect_launch(coordinator=asked.coordinator, rank=asked.rank, world=asked.world)
+    if launch is not None and not asked.points and asked.suite in (None, "quick") and not asked.only:
+        from mansard.cli.measure_job import NETWORK_SUITE
 
-            return run_search(wanted)
-        return (
-            as_one_of(launch, lambda: run_points(wanted, more=show_network), quiet=quiet)
-            if launch
-            else run_points(wanted)
-        )
-    if words:
-        ctx.fail(f"no such option or argument: {words[0]}")
-    for name, given in (("--dry-run", dry_run), ("--resume", resume), ("--impl", impls), ("--budget", budget),
-                        ("--search", search)):  # fmt: skip
-        if given:
+        asked = replace(asked, config=NETWORK_SUITE, suite="quick")
+    if asked.points:
+        return _points(asked, launch)
+    if asked.words:
+        ctx.fail(f"no such option or argument: {asked.words[0]}")
+    for name, wanted in (("--dry-run", asked.dry_run), ("--resume", asked.resume), ("--impl", asked.impls),
+                         ("--budget", asked.budget), ("--search", asked.search)):  # fmt: skip
+        if wanted:
             ctx.fail(f"{name} needs a configuration file, --run, or --suite standard")
-    return _quick(threads, only, output, force=force, as_json=as_json, quiet=quiet)
+    return _quick(asked.threads, asked.only, asked.output, force=asked.force, as_json=asked.as_json, quiet=asked.quiet)
+
+
+def _points(asked: Asked, launch: Launch | None) -> int:
+    """Measure the points of a file, of one benchmark or of a suite, alone or as one of several processes."""
+    from mansard.cli.measure_points import Wanted, parameters_from, run_points
+
+    if asked.config is not None and asked.run_name is not None:
+        raise click.UsageError("give a configuration file or --run, not both")
+    if asked.only:
+        raise click.UsageError("--only belongs to the quick suite of ceilings")
+    wanted = Wanted(
+        config=asked.config, run=asked.run_name, params=parameters_from(asked.words), suite=asked.suite or "standard",
+        impls=asked.impls, threads=asked.threads, seed=asked.seed, budget_s=asked.budget, hardware=asked.hardware,
+        ceilings_file=asked.ceilings_file, output=asked.output, dry_run=asked.dry_run, resume=asked.resume,
+        force=asked.force, as_json=asked.as_json, quiet=asked.quiet,
+    )  # fmt: skip
+    if asked.search:
+        from mansard.cli.measure_search import run_search
+
+        return run_search(wanted)
+    if launch is None:
+        return run_points(wanted)
+    from mansard.cli.measure_job import as_one_of, show_network
+
+    return as_one_of(launch, lambda: run_points(wanted, more=show_network), quiet=asked.quiet)
 
 
 def _print_schema() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from mansard.measure.points.session import Session
 
 SUITES = Path(__file__).resolve().parent.parent / "data" / "suites"
+SUITE_BUDGET_S = {"standard": 900.0}  # of a shipped suite, where none is given [s]
+LINE_EVERY_S = 30.0  # between two lines of progress where no terminal looks on
+PROCESS_S = 1.0  # about what a point costs in each process beside its samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,22 +115,24 @@ def run_points(wanted: Wanted, *, more: Callable[[list[dict[str, Any]]], None] |
     if wanted.output is not None and not wanted.dry_run:
         _must_be_writable(wanted.output)
     progress, close = progress_bar(wanted.quiet)
+    shipped = wanted.config is None and wanted.run is None
+    budget_s = wanted.budget_s or (SUITE_BUDGET_S.get(wanted.suite) if shipped else None)
     session = Session(
         effort=EFFORTS[wanted.suite], folder=wanted.output, threads=wanted.threads, seed=wanted.seed,
-        budget_s=wanted.budget_s, hardware=wanted.hardware or plan.hardware, declared=plan.ceilings,
+        budget_s=budget_s, hardware=wanted.hardware or plan.hardware, declared=plan.ceilings,
         ceilings_file=wanted.ceilings_file, progress=progress,
     )  # fmt: skip
     if not wanted.quiet:
         for note in (*plan.notes, *session.notes):
             click.echo(f"note: {note}", err=True)
-    if wanted.config is None and wanted.run is None and not wanted.dry_run:
+    if shipped and not wanted.dry_run:
         _refresh(session, wanted)
     waived = [(w.point, f"{w.waived.reason} (missing: {w.waived.missing})") for w in plan.waived]
     if wanted.dry_run:
         points_text.show_plan(plan, session.survey(plan.points), waived, as_json=wanted.as_json)
         return 0
     if not wanted.as_json:
-        _say_size(plan, wanted)
+        _say_size(plan, wanted, session)
     try:
         elements = session.run(plan.points, waived, resume=wanted.resume)
     except KeyboardInterrupt:
@@ -164,6 +170,10 @@ def _refresh(session: Session, wanted: Wanted) -> None:
 
     if wanted.ceilings_file is not None:
         return
+    kept = load_cached(threads=wanted.threads) if wanted.resume else None
+    if kept is not None:  # they were measured at the start of the run that goes on
+        session.judge_against(kept)
+        return
     if not wanted.quiet:
         click.echo("measuring the ceilings first, about a minute", err=True)
     fresh = measure("quick", threads=wanted.threads, progress=lambda text, share: session.progress(share * 0.999, text))
@@ -174,19 +184,29 @@ def _refresh(session: Session, wanted: Wanted) -> None:
         click.echo("the ceilings kept before were taken with less foreign load: they stay", err=True)
 
 
-def _say_size(plan: Plan, wanted: Wanted) -> None:
+def _say_size(plan: Plan, wanted: Wanted, session: Session) -> None:
+    """Say how many points there are, about how long they take, and what bounds it."""
+    from mansard.core.units import format_s
+
     if wanted.quiet:
         return
+    effort = session.effort
+    about_s = len(plan.points) * (effort.budget_s + effort.processes * PROCESS_S)
+    within = f", at most {format_s(session.budget_s)}" if session.budget_s is not None else ""
     for product in plan.products:
         axes = " x ".join(f"{name} {count}" for name, count in product.axes.items())
         click.echo(f"sweep of {product.benchmark}: {axes} = {product.size} points", err=True)
-    click.echo(f"{len(plan.points)} points, {len(plan.waived)} waived by the plan", err=True)
+    click.echo(
+        f"{len(plan.points)} points, {len(plan.waived)} waived by the plan; about {format_s(about_s)}{within}", err=True
+    )
 
 
 def progress_bar(quiet: bool) -> tuple[Callable[[float, str], None], Callable[[], None]]:
-    """Return what to call with the share done, and what to call at the end; silent where no terminal looks on."""
-    if quiet or not sys.stderr.isatty():
+    """Return what to call with the share done, and what to call at the end; a line now and then without a terminal."""
+    if quiet:
         return (lambda _share, _text: None), (lambda: None)
+    if not sys.stderr.isatty():
+        return lines_of_progress(lambda text: click.echo(text, err=True)), (lambda: None)
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -202,6 +222,33 @@ def progress_bar(quiet: bool) -> tuple[Callable[[float, str], None], Callable[[]
         bar.update(task, completed=share, description=name.replace("[", "\\["))
 
     return say, bar.stop
+
+
+def lines_of_progress(
+    echo: Callable[[str], None], now: Callable[[], float] = time.monotonic
+) -> Callable[[float, str], None]:
+    """Return what says the share done and the time left, at most every half minute.
+
+    >>> clock = iter([0.0, 10.0, 60.0])
+    >>> say = lines_of_progress(print, lambda: next(clock))
+    >>> say(0.1, "gemm")
+    >>> say(0.25, "copy")
+    25 % done, about 180 s left: copy
+    """
+    from mansard.core.units import format_ratio, format_s
+
+    begin = last = now()
+
+    def say(share: float, text: str) -> None:
+        nonlocal last
+        at = now()
+        if at - last < LINE_EVERY_S or not 0.0 < share < 1.0:
+            return
+        last = at
+        left = (at - begin) * (1.0 - share) / share
+        echo(f"{format_ratio(share)} done, about {format_s(left)} left: {text}")
+
+    return say
 
 
 def list_benchmarks(as_json: bool) -> int:

@@ -15,7 +15,7 @@ from mansard.measure.benchmarks.attention_shape import (
     model_width_shape,
     tokamax_shape,
 )
-from mansard.measure.benchmarks.entry import Entry, chosen, missing_memory, missing_package, missing_platform
+from mansard.measure.benchmarks.entry import Entry, chosen, integer, missing_memory, missing_package, missing_platform
 from mansard.measure.points.benchmark import Check, Parameter, Params, Prepared, Waived, Where
 
 IMPLEMENTATIONS: Mapping[str, str] = {
@@ -27,10 +27,6 @@ _PACKAGES = {"tokamax": "tokamax", "keras": "keras", "flax-nnx": "flax", "flax-l
 _INTERPRETED = ("pallas", "splash")
 _TPU_BLOCK = 128
 _CHECKED = 2 * _TPU_BLOCK  # queries and keys of a check in interpret mode, which is slow: two blocks of each
-
-
-def _integer(name: str, default: int, text: str, *, minimum: float = 1, aliases: tuple[str, ...] = ()) -> Parameter:
-    return Parameter(name=name, kind="int", default=default, minimum=minimum, text=text, aliases=aliases)
 
 
 def _mode(*more: str) -> Parameter:
@@ -45,20 +41,20 @@ _F32 = Parameter(name="dtype", kind="dtype", default="f32", text="element type; 
 _FLASHED = (
     _mode(),
     _CAUSAL,
-    _integer("batch", 1, "sequences"),
-    _integer("seq_len", 8192, "queries, and keys unless kv_seq_len says otherwise"),
-    _integer("num_q_heads", 56, "query heads"),
-    _integer("num_kv_heads", 56, "key and value heads; fewer than query heads is grouped-query attention"),
-    _integer("head_dim", 128, "length of a query and a key"),
-    _integer("kv_seq_len", 0, "keys; 0 for seq_len", minimum=0),
-    _integer("v_head_dim", 0, "length of a value; 0 for head_dim", minimum=0),
+    integer("batch", 1, "sequences"),
+    integer("seq_len", 8192, "queries, and keys unless kv_seq_len says otherwise"),
+    integer("num_q_heads", 56, "query heads"),
+    integer("num_kv_heads", 56, "key and value heads; fewer than query heads is grouped-query attention"),
+    integer("head_dim", 128, "length of a query and a key"),
+    integer("kv_seq_len", 0, "keys; 0 for seq_len", minimum=0),
+    integer("v_head_dim", 0, "length of a value; 0 for head_dim", minimum=0),
     Parameter(name="dtype", kind="dtype", default="bf16", text="element type"),
 )
 _MODEL_WIDTH = (
-    _integer("batch", 2, "sequences"),
-    _integer("seq_len", 512, "queries and keys"),
-    _integer("d_model", 1024, "heads times their length"),
-    _integer("num_heads", 1, "heads"),
+    integer("batch", 2, "sequences"),
+    integer("seq_len", 512, "queries and keys"),
+    integer("d_model", 1024, "heads times their length"),
+    integer("num_heads", 1, "heads"),
     _CAUSAL,
     Parameter(
         name="scale", kind="bool", default=True, text="whether scores are divided by the root of the head length"
@@ -67,16 +63,16 @@ _MODEL_WIDTH = (
     _F32,
 )
 _TOKAMAX = (
-    _integer("batch_size", 1, "sequences"),
-    _integer("q_seq_len", 4096, "queries"),
-    _integer("kv_seq_len", 4096, "keys"),
-    _integer("q_heads", 128, "query heads"),
-    _integer("kv_heads", 8, "key and value heads"),
-    _integer("qk_head_dim", 256, "length of a query and a key"),
-    _integer("v_head_dim", 256, "length of a value"),
+    integer("batch_size", 1, "sequences"),
+    integer("q_seq_len", 4096, "queries"),
+    integer("kv_seq_len", 4096, "keys"),
+    integer("q_heads", 128, "query heads"),
+    integer("kv_heads", 8, "key and value heads"),
+    integer("qk_head_dim", 256, "length of a query and a key"),
+    integer("v_head_dim", 256, "length of a value"),
     _mode("combined"),
     _CAUSAL,
-    _integer("num_samples", 3500, "configurations a tile search may try; accepted, no search is made", minimum=0),
+    integer("num_samples", 3500, "configurations a tile search may try; accepted, no search is made", minimum=0),
     Parameter(
         name="tune_pallas_only",
         kind="bool",

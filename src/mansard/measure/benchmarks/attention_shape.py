@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from mansard.core import Demand
 from mansard.core.dtypes import dtype_bytes, short_dtype
 from mansard.core.errors import UsageError
+from mansard.measure.benchmarks.entry import matrix_peak
 from mansard.measure.points.benchmark import Params, Where, Work
 from mansard.operators.attention import (
     attention,
@@ -17,7 +18,6 @@ from mansard.operators.attention import (
     attention_flop,
     visible_pairs,
 )
-from mansard.operators.counting import matrix_work
 
 MODES = ("fwd", "bwd", "fwd_bwd")
 
@@ -200,14 +200,13 @@ def compiler_flop(shape: AttentionShape, impl: str) -> float:
 
 def attention_work(shape: AttentionShape, impl: str) -> Work:
     """Return the work of one point."""
-    kind, wide = next(iter(matrix_work(1.0, shape.dtype)))
     return Work(
         demand=attention_demand(shape),
         executed_flop=executed_flop(shape, impl),
         compiler_flop=compiler_flop(shape, impl),
         headline="flop",
         composite=shape.mode != "fwd",  # the result of the forward is read by the gradients
-        peak=(kind, wide, "matrix"),
+        peak=matrix_peak(shape.dtype),
         convention=(
             "model FLOP: 2 (d_qk + d_v) per visible pair and head, s(s+1)/2 pairs where causal; backward twice that. "
             "Bytes of a fused kernel: scores never leave the chip. PyTorch's counter ignores a causal mask"

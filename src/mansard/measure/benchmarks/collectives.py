@@ -20,6 +20,7 @@ from mansard.measure.benchmarks.link_points import (
     RANKS_VARIABLE,
     devices_there,
     host_facts,
+    in_one_memory,
     job_ranks,
     link_of,
     local_devices,
@@ -99,14 +100,24 @@ class Collective:
         link = link_of(where, chosen(params, self.implementations))
         size = shapes.size_bytes
         held = (shapes.local_bytes + shapes.result_bytes) * (mesh.devices if where.platform == "cpu" else 1)
+        convention = f"NCCL's algbw and busbw; layout {shapes.layout}: {' x '.join(map(str, shapes.local))} per device"
+        if in_one_memory(where):  # at least every input is read once and every result is written once
+            senders = len(mesh.groups) if self.name == "broadcast" else mesh.devices
+            demand = Demand(
+                read_bytes=senders * shapes.local_bytes, write_bytes=mesh.devices * shapes.result_bytes,
+                working_set_bytes=held,
+            )  # fmt: skip
+            convention += "; all devices share one memory: each input is read there once, each result written once"
+        else:
+            demand = Demand(link_bytes={link: sent_ratio(self.name, n) * size}, working_set_bytes=held)
         return Work(
-            demand=Demand(link_bytes={link: sent_ratio(self.name, n) * size}, working_set_bytes=held),
+            demand=demand,
             transfer=Transfer(
                 operation=self.name, size_bytes=size, size_means=SIZE_MEANS[self.name],
                 bus_factor=bus_factor(self.name, n), participants=n, link=link,
             ),
             headline="transfer",
-            convention=f"NCCL's algbw and busbw; layout {shapes.layout}: {' x '.join(map(str, shapes.local))} per device",
+            convention=convention,
         )  # fmt: skip
 
     def waived(self, params: Params, impl: str, where: Where) -> Waived | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mansard.core.units import format_bytes
 from mansard.measure.points.benchmark import Check, Operand, Parameter, Params, Prepared, Waived, Where, Work
 from mansard.measure.points.inputs import data_kind
+from mansard.operators.counting import matrix_work
 
 if TYPE_CHECKING:
     from mansard.measure.points.with_jax import JaxCall
@@ -70,6 +71,24 @@ class Entry:
     def prepare(self, params: Params, impl: str, where: Where) -> Prepared:
         """Make the inputs and compile; frameworks are imported here."""
         return self.make(params, impl, where)
+
+
+def integer(
+    name: str, default: int, text: str, *, minimum: float | None = None, aliases: tuple[str, ...] = ()
+) -> Parameter:
+    """Return a whole number as a parameter; one that is 0 by default may stay 0, every other is at least 1."""
+    least = (0 if default == 0 else 1) if minimum is None else minimum
+    return Parameter(name=name, kind="int", default=default, minimum=least, text=text, aliases=aliases)
+
+
+def matrix_peak(dtype: str) -> tuple[str, str, str]:
+    """Return the matrix peak that products of a type are judged against.
+
+    >>> matrix_peak("bf16")
+    ('bf16', 'f32', 'matrix')
+    """
+    kind, wide = next(iter(matrix_work(1.0, dtype)))
+    return kind, wide, "matrix"
 
 
 @functools.cache

@@ -14,19 +14,26 @@ from mansard.core import Demand
 from mansard.core.dtypes import dtype_bytes, short_dtype
 from mansard.core.errors import UsageError
 from mansard.measure.benchmarks.attention_reference import forward_rows
-from mansard.measure.benchmarks.entry import MATRIX_OPERATIONS, Entry, missing_memory, precision, prepared_jax
+from mansard.measure.benchmarks.block_parts import gated, jax_gated, jax_norm, norm
+from mansard.measure.benchmarks.entry import (
+    MATRIX_OPERATIONS,
+    Entry,
+    integer,
+    matrix_peak,
+    missing_memory,
+    precision,
+    prepared_jax,
+)
 from mansard.measure.benchmarks.moe_routing import MoeShape, moe_demand
 from mansard.measure.points.benchmark import Check, Parameter, Params, Prepared, Waived, Where, Work
 from mansard.measure.points.inputs import checked, spots
 from mansard.operators.attention import attention, attention_flop
-from mansard.operators.counting import matrix_work
 from mansard.operators.elementwise import elementwise, fused_gate
 from mansard.operators.matmul import matmul
 from mansard.operators.normalisation import rms_norm
 from mansard.operators.reduction import softmax
 
 Array = npt.NDArray[Any]
-EPSILON = 1e-6
 CHECKED_TOKENS = 32  # a causal layer needs no later token, so its first ones are checked whole
 COLUMNS = 1024
 ROUNDINGS = 4.0
@@ -180,12 +187,8 @@ def _jax_layer(s: Layer) -> Callable[..., Any]:
 
     jnp: Any = jax.numpy
 
-    def norm(x: Any) -> Any:
-        wide = x.astype(jnp.float32)
-        return (wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + EPSILON)).astype(x.dtype)
-
     def four(x: Any, w: Any) -> Any:
-        x = x + (norm(x) @ w["w_in"]) @ w["w_out"]
+        x = x + (jax_norm(x) @ w["w_in"]) @ w["w_out"]
         return x + (x @ w["w1"]) @ w["w2"]
 
     if not s.experts:
@@ -195,20 +198,19 @@ def _jax_layer(s: Layer) -> Callable[..., Any]:
     experts = jax_function(s.experts, int(mixture.sizes().max()), "padded")
 
     def whole(x: Any, w: Any) -> Any:
-        h = norm(x)
+        h = jax_norm(x)
         q = (h @ w["wq"]).reshape(1, s.tokens, s.heads, s.head_dim)
         k, v = ((h @ w[n]).reshape(1, s.tokens, s.kv_heads, s.head_dim) for n in ("wk", "wv"))
         core = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="xla")
         x = x + core.reshape(s.tokens, -1) @ w["wo"]
-        h = norm(x)
+        h = jax_norm(x)
         scores = jax.nn.softmax((h @ w["router"]).astype(jnp.float32), axis=-1)
         picked = jnp.asarray(chosen)
         weights = jnp.take_along_axis(scores, picked, axis=1)
         weights = weights / weights.sum(axis=1, keepdims=True)
         out = experts(h, picked, weights, w["first"], w["second"])
         if s.shared:
-            gate, up = jnp.split((h @ w["s1"]).astype(jnp.float32), 2, axis=-1)
-            out = out + (jax.nn.silu(gate) * up).astype(x.dtype) @ w["s2"]
+            out = out + jax_gated(h @ w["s1"], x.dtype) @ w["s2"]
         return x + out
 
     return whole
@@ -229,7 +231,7 @@ def check(s: Layer, x: Any, weights: Mapping[str, Any], result: Any, values: Cal
         want = _whole(s, start, weights, times, tokens, values)
     else:
         tokens = np.arange(count)
-        middle = start + times(times(_norm(start), "w_in"), "w_out")
+        middle = start + times(times(norm(start), "w_in"), "w_out")
         want = middle + times(times(middle, "w1"), "w2")
     found = checked(
         values(result[tokens]), want, dtype=s.dtype, against="the layer in f64, first tokens", products=s.width
@@ -238,7 +240,7 @@ def check(s: Layer, x: Any, weights: Mapping[str, Any], result: Any, values: Cal
 
 
 def _whole(s: Layer, x: Array, weights: Mapping[str, Any], times: Any, tokens: Array, values: Any) -> Array:
-    h = _norm(x)
+    h = norm(x)
     q, k, v = times(h, "wq"), times(h, "wk"), times(h, "wv")
     core, rows, width = np.zeros_like(q), np.arange(len(x)), s.head_dim
     for head in range(s.heads):
@@ -248,41 +250,29 @@ def _whole(s: Layer, x: Array, weights: Mapping[str, Any], times: Any, tokens: A
             q[:, mine], k[:, held], v[:, held], rows, causal=True, scale=1.0 / math.sqrt(width)
         )
     x = (x + times(core, "wo"))[tokens]
-    h = _norm(x)
+    h = norm(x)
     scores = times(h, "router")
     scores = np.exp(scores - scores.max(axis=1, keepdims=True))
     chosen = s.mixture().chosen()[tokens]
     picked = np.take_along_axis(scores, chosen.astype(np.int64), axis=1)
     picked /= picked.sum(axis=1, keepdims=True)
-    out = _gated(times(h, "s1")) @ values(weights["s2"]) if s.shared else np.zeros_like(x)
+    out = gated(times(h, "s1")) @ values(weights["s2"]) if s.shared else np.zeros_like(x)
     for i, experts in enumerate(chosen):
         for expert, weight in zip(experts.tolist(), picked[i], strict=True):
             hidden = h[i] @ values(weights["first"][expert])
-            out[i] += weight * (_gated(hidden) @ values(weights["second"][expert]))
+            out[i] += weight * (gated(hidden) @ values(weights["second"][expert]))
     total: Array = x + out
     return total
 
 
-def _gated(hidden: Array) -> Array:
-    gate, up = np.split(hidden, 2, axis=-1)
-    out: Array = gate / (1.0 + np.exp(-gate)) * up
-    return out
-
-
-def _norm(x: Array) -> Array:
-    out: Array = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + EPSILON)
-    return out
-
-
 def _count(params: Params, _where: Where) -> Work:
     s = layer_of(params)
-    kind, wide = next(iter(matrix_work(1.0, s.dtype)))
     return Work(
         demand=layer_demand(s),
         executed_flop=layer_executed_flop(s),
         headline="flop",
         composite=True,
-        peak=(kind, wide, "matrix"),
+        peak=matrix_peak(s.dtype),
         convention=(
             "the sum of its operators. Without experts: 20 tokens width^2, the products that are there (the published "
             "suite claims 24). With experts: projections, causal attention, router, routed and shared experts"
@@ -297,24 +287,20 @@ def _excuse(params: Params, _impl: str, where: Where) -> Waived | None:
     return missing_memory(2.0 * s.weight_bytes + scores + held, "this layer", where)
 
 
-def _integer(name: str, default: int, text: str) -> Parameter:
-    return Parameter(name=name, kind="int", default=default, minimum=0 if default == 0 else 1, text=text)
-
-
 BENCHMARKS = (
     Entry(
         name="transformer_layer_moe",
         area="operators",
         parameters=(
-            _integer("model_dim", 7168, "width"),
-            _integer("mslen", 1024, "tokens"),
-            _integer("num_q_heads", 0, "query heads; needed with experts"),
-            _integer("num_kv_heads", 0, "key and value heads; needed with experts"),
-            _integer("head_dim", 0, "length of a head; needed with experts"),
-            _integer("shared_ffn_dim", 0, "inner width of the shared expert; 0 for none"),
-            _integer("routed_ffn_dim", 0, "inner width of a routed expert; needed with experts"),
-            _integer("num_experts", 0, "routed experts; 0 for the four products of the published suite"),
-            _integer("experts_activated", 0, "experts that a token goes to; needed with experts"),
+            integer("model_dim", 7168, "width"),
+            integer("mslen", 1024, "tokens"),
+            integer("num_q_heads", 0, "query heads; needed with experts"),
+            integer("num_kv_heads", 0, "key and value heads; needed with experts"),
+            integer("head_dim", 0, "length of a head; needed with experts"),
+            integer("shared_ffn_dim", 0, "inner width of the shared expert; 0 for none"),
+            integer("routed_ffn_dim", 0, "inner width of a routed expert; needed with experts"),
+            integer("num_experts", 0, "routed experts; 0 for the four products of the published suite"),
+            integer("experts_activated", 0, "experts that a token goes to; needed with experts"),
             Parameter(name="dtype", kind="dtype", default="bf16", text="element type"),
         ),
         implementations={"xla": "jax"},

@@ -18,6 +18,11 @@ LOOPBACK = "loopback"
 HOST_MEMORY = "host_memory"
 
 
+def in_one_memory(where: Where) -> bool:
+    """Return whether the devices of a point are made out of this host, so that what moves between them is memory traffic."""
+    return where.platform == "cpu" and not job_ranks()
+
+
 def missing_whole_bytes(params: Params) -> Waived | None:
     """Return that elements of less than a byte are not moved here, or None."""
     dtype = str(params["dtype"])

@@ -17,6 +17,7 @@ from mansard.measure.benchmarks.link_points import (
     both_ways,
     devices_there,
     host_facts,
+    in_one_memory,
     job_ranks,
     link_of,
     local_devices,
@@ -103,8 +104,15 @@ class Messages:
         link, both = link_of(where, chosen(params, self.implementations)), params["direction"] == "bi"
         total = size * (2.0 if both else 1.0)
         means = "bytes both devices send together, both directions" if both else SIZE_MEANS[self.name]
+        convention = (
+            "all pairs take turns: the rate is S over the mean time" if params["source_id"] == ALL else "one pair"
+        )
+        demand = Demand(link_bytes={link: size}, working_set_bytes=2.0 * size)
+        if in_one_memory(where):
+            demand = Demand(read_bytes=total, write_bytes=total, working_set_bytes=2.0 * total)
+            convention += "; both devices share one memory: each message is read there once and written once"
         return Work(
-            demand=Demand(link_bytes={link: size}, working_set_bytes=2.0 * size),
+            demand=demand,
             transfer=Transfer(
                 operation=self.name,
                 size_bytes=total,
@@ -114,9 +122,7 @@ class Messages:
                 link=both_ways(link) if both else link,
             ),
             headline="transfer",
-            convention="all pairs take turns: the rate is S over the mean time"
-            if params["source_id"] == ALL
-            else "one pair",
+            convention=convention,
         )
 
     def waived(self, params: Params, impl: str, where: Where) -> Waived | None:

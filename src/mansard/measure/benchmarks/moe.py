@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mansard.measure.benchmarks.entry import Entry, chosen, missing_memory
+from mansard.measure.benchmarks.entry import Entry, chosen, integer, matrix_peak, missing_memory
 from mansard.measure.benchmarks.moe_routing import ROUTINGS, executed_factor, moe_demand, moe_shape
 from mansard.measure.points.benchmark import Parameter, Params, Prepared, Waived, Where, Work
-from mansard.operators.counting import matrix_work
 
 IMPLEMENTATIONS: Mapping[str, str] = {
     "ragged": "jax", "padded": "jax", "torch-loop": "torch", "torch-grouped": "torch",
 }  # fmt: skip
 
 
-def _integer(name: str, default: int, text: str, minimum: float = 1) -> Parameter:
-    return Parameter(name=name, kind="int", default=default, minimum=minimum, text=text)
-
-
 PARAMETERS = (
-    _integer("tokens", 1024, "tokens"),
-    _integer("model_dim", 1024, "width of a token"),
-    _integer("routed_ffn_dim", 512, "inner width of an expert"),
-    _integer("num_experts", 16, "experts"),
+    integer("tokens", 1024, "tokens"),
+    integer("model_dim", 1024, "width of a token"),
+    integer("routed_ffn_dim", 512, "inner width of an expert"),
+    integer("num_experts", 16, "experts"),
     Parameter(
         name="experts_activated", kind="int", default=2, minimum=1, aliases=("top_k",), text="experts that a token goes to"
     ),
@@ -31,7 +26,7 @@ PARAMETERS = (
         text="balanced, uniform draws, draws by 1 / rank^zipf_exponent, or all tokens to the same experts",
     ),
     Parameter(name="zipf_exponent", kind="float", default=1.0, minimum=0.0, text="skew of zipf"),
-    _integer("seed", 0, "of the draws", minimum=0),
+    integer("seed", 0, "of the draws", minimum=0),
     Parameter(name="mode", kind="str", default="fwd", choices=("fwd", "fwd_bwd"), text="forward, or with gradients"),
     Parameter(name="dtype", kind="dtype", default="bf16", text="element type"),
 )  # fmt: skip
@@ -42,13 +37,12 @@ def _count(params: Params, where: Where) -> Work:
     sizes = shape.sizes()
     demand = moe_demand(shape, int((sizes > 0).sum()))
     factor = executed_factor(shape, chosen(params, IMPLEMENTATIONS), where.platform, int(sizes.max()))
-    kind, wide = next(iter(matrix_work(1.0, shape.dtype)))
     return Work(
         demand=demand,
         executed_flop=float(demand.total_flop) * factor,
         headline="flop",
         composite=True,
-        peak=(kind, wide, "matrix"),
+        peak=matrix_peak(shape.dtype),
         convention=(
             "6 rows width inner FLOP forward, three times that with gradients; weights of experts that get a row are read "
             "once; what is between two products passes through memory"

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.core.unknown import Unknown
+from mansard.measure.benchmarks.block_parts import jax_gated
 from mansard.measure.benchmarks.entry import MATRIX_OPERATIONS, precision, prepared_jax, prepared_torch
 from mansard.measure.benchmarks.moe_routing import MoeShape
 from mansard.measure.points.benchmark import Check, Params, Prepared, Where
@@ -90,10 +91,6 @@ def jax_function(experts: int, largest: int, impl: str) -> Callable[..., Any]:
 
     jnp: Any = jax.numpy
 
-    def gated(hidden: Any, dtype: Any) -> Any:
-        gate, up = jnp.split(hidden.astype(jnp.float32), 2, axis=-1)
-        return (jax.nn.silu(gate) * up).astype(dtype)
-
     def run(x: Any, chosen: Any, weights: Any, first: Any, second: Any) -> Any:
         active = chosen.shape[1]
         flat = chosen.reshape(-1)
@@ -103,13 +100,13 @@ def jax_function(experts: int, largest: int, impl: str) -> Callable[..., Any]:
         rows = x[token]
         if impl == "ragged":
             hidden = jax.lax.ragged_dot(rows, first, sizes)
-            out = jax.lax.ragged_dot(gated(hidden, x.dtype), second, sizes)
+            out = jax.lax.ragged_dot(jax_gated(hidden, x.dtype), second, sizes)
         else:
             owner = flat[order]
             place = jnp.arange(flat.shape[0]) - (jnp.cumsum(sizes) - sizes)[owner]
             blocks = jnp.zeros((experts, largest, x.shape[1]), x.dtype).at[owner, place].set(rows)
             hidden = jnp.einsum("ecd,edf->ecf", blocks, first)
-            out = jnp.einsum("ecf,efd->ecd", gated(hidden, x.dtype), second)[owner, place]
+            out = jnp.einsum("ecf,efd->ecd", jax_gated(hidden, x.dtype), second)[owner, place]
         weighed = out.astype(jnp.float32) * weights.reshape(-1)[order][:, None]
         return jnp.zeros(x.shape, jnp.float32).at[token].add(weighed).astype(x.dtype)
 

@@ -14,7 +14,7 @@ from mansard.core.dtypes import short_dtype
 from mansard.core.errors import UsageError
 from mansard.core.unknown import Unknown
 from mansard.measure.benchmarks import operators_rows as rows
-from mansard.measure.benchmarks.entry import Entry, missing_memory, prepared_jax, prepared_torch
+from mansard.measure.benchmarks.entry import Entry, integer, missing_memory, prepared_jax, prepared_torch
 from mansard.measure.benchmarks.operators_rows import Operand, Operator
 from mansard.measure.points.benchmark import Check, Parameter, Params, Prepared, Waived, Where, Work
 from mansard.measure.points.inputs import checked, random_input, spots
@@ -27,14 +27,10 @@ _CONVENTION = (
 _ROWS_CHECKED = 8
 
 
-def _integer(name: str, default: int, text: str) -> Parameter:
-    return Parameter(name=name, kind="int", default=default, minimum=1, text=text)
-
-
 _DTYPE = Parameter(name="dtype", kind="dtype", default="bf16", text="element type")
 _MODE = Parameter(name="mode", kind="str", default="fwd", choices=("fwd", "bwd"), text="forward or gradients")
-_BATCH_DIM = (_integer("dim", 4096, "width of the result"), _integer("batch", 1024, "rows"), _MODE, _DTYPE)
-_M_N = (_integer("m", 4096, "rows"), _integer("n", 4096, "columns"), _DTYPE)
+_BATCH_DIM = (integer("dim", 4096, "width of the result"), integer("batch", 1024, "rows"), _MODE, _DTYPE)
+_M_N = (integer("m", 4096, "rows"), integer("n", 4096, "columns"), _DTYPE)
 _QUANT = (
     *_M_N,
     Parameter(name="quant_dtype", kind="dtype", default="f8_e4m3", choices=tuple(rows.LARGEST), text="type written"),
@@ -218,10 +214,10 @@ def _rotary(p: Params) -> Operator:
 
 
 _ROPE = (
-    _integer("seq_len", 1024, "positions"),
-    _integer("head_dim", 128, "length of a head"),
-    _integer("batch", 32, "sequences"),
-    _integer("heads", 32, "heads"),
+    integer("seq_len", 1024, "positions"),
+    integer("head_dim", 128, "length of a head"),
+    integer("batch", 32, "sequences"),
+    integer("heads", 32, "heads"),
     Parameter(
         name="form", kind="str", default="complex", choices=("complex", "real"),
         text="complex64 pairs as in the published suite, or two halves of a head in dtype",
@@ -246,7 +242,7 @@ BENCHMARKS = (
         "transposed, one scale that is given",
     ),
     _entry("add", _M_N, _m_n(_add), "x + y of two matrices"),
-    _entry("simple_add", (_integer("size", 2**20, "elements"), _DTYPE), lambda p: rows.add((int(p["size"]),), _dtype(p)),
+    _entry("simple_add", (integer("size", 2**20, "elements"), _DTYPE), lambda p: rows.add((int(p["size"]),), _dtype(p)),
            "x + y of two vectors"),
     _entry("inference_add", _M_N, _m_n(_add), "x + y of two matrices"),
     _entry("inference_rmsnorm", _M_N, _m_n(rows.norm), "x / rms(x) * w"),

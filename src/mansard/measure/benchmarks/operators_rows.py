@@ -14,12 +14,13 @@ import numpy.typing as npt
 
 from mansard.core import Demand
 from mansard.core.errors import UsageError
+from mansard.measure.benchmarks import block_parts
+from mansard.measure.benchmarks.block_parts import EPSILON
 from mansard.operators.elementwise import ARITHMETIC, elementwise, fused_gate, fused_gate_backward, rope
 from mansard.operators.normalisation import rms_norm, rms_norm_backward
 from mansard.operators.quantisation import quantise
 
 Array = npt.NDArray[Any]
-EPSILON = 1e-6
 #: Largest finite magnitude of a type that values are scaled into. Source: OCP FP8 and Microscaling Formats specifications.
 LARGEST: dict[str, float] = {"f8_e4m3": 448.0, "f8_e5m2": 57344.0, "f4_e2m1": 6.0, "i8": 127.0}
 
@@ -136,19 +137,7 @@ def norm(rows: int, width: int, dtype: str) -> Operator:
     """Return x / rms(x) * w over rows."""
 
     def reference(x: Array, w: Array) -> tuple[Array, ...]:
-        return (x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + EPSILON) * w,)
-
-    def in_jax() -> Callable[..., Any]:
-        import jax
-
-        jnp: Any = jax.numpy
-
-        def run(x: Any, w: Any) -> Any:
-            wide = x.astype(jnp.float32)
-            scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + EPSILON)
-            return (wide * scale * w.astype(jnp.float32)).astype(x.dtype)
-
-        return run
+        return (block_parts.norm(x, w),)
 
     def in_torch() -> Callable[..., Any]:
         import torch
@@ -163,7 +152,7 @@ def norm(rows: int, width: int, dtype: str) -> Operator:
         results=(Result(dtype=dtype),),
         demand=rms_norm(rows=rows, columns=width, dtype=dtype),
         reference=reference,
-        in_jax=in_jax,
+        in_jax=lambda: block_parts.jax_norm,
         in_torch=in_torch,
         rows=rows,
     )

@@ -6,41 +6,36 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mansard.measure.benchmarks.entry import Entry, chosen, missing_memory
+from mansard.measure.benchmarks.entry import Entry, chosen, integer, matrix_peak, missing_memory
 from mansard.measure.benchmarks.paged_shape import MODES, PagedShape, paged_shape
 from mansard.measure.points.benchmark import Parameter, Params, Prepared, Waived, Where, Work
 from mansard.operators.attention import attention_flop
-from mansard.operators.counting import matrix_work
 from mansard.operators.paged_attention import paged_attention, ragged_pairs
 
 IMPLEMENTATIONS: Mapping[str, str] = {"xla-gather": "jax", "torch-sdpa": "torch"}
-
-
-def _integer(name: str, default: int, text: str, minimum: float = 1, aliases: tuple[str, ...] = ()) -> Parameter:
-    return Parameter(name=name, kind="int", default=default, minimum=minimum, text=text, aliases=aliases)
 
 
 PARAMETERS = (
     Parameter(
         name="mode", kind="str", default="decode", choices=MODES, text="one new token each, whole prompts, or both"
     ),
-    _integer("num_seqs", 16, "sequences of the step", aliases=("batch",)),
+    integer("num_seqs", 16, "sequences of the step", aliases=("batch",)),
     Parameter(
         name="lengths",
         kind="str",
         default="lognormal",
         text="fixed, lognormal, or context lengths with commas, repeated",
     ),
-    _integer("context", 1024, "median context, new tokens included", aliases=("seq_len",)),
+    integer("context", 1024, "median context, new tokens included", aliases=("seq_len",)),
     Parameter(name="sigma", kind="float", default=1.0, minimum=0.0, text="of the logarithm of drawn contexts"),
-    _integer("max_context", 8192, "longest context; 0 for no bound", minimum=0),
-    _integer("chunk", 0, "most new tokens of one prefill; 0 for the whole context", minimum=0),
+    integer("max_context", 8192, "longest context; 0 for no bound", minimum=0),
+    integer("chunk", 0, "most new tokens of one prefill; 0 for the whole context", minimum=0),
     Parameter(name="prefill_share", kind="float", default=0.25, minimum=0.0, text="of the sequences, in mixed"),
-    _integer("page_size", 16, "tokens in a page"),
-    _integer("num_q_heads", 32, "query heads"),
-    _integer("num_kv_heads", 8, "key and value heads"),
-    _integer("head_dim", 128, "length of a head"),
-    _integer("seed", 0, "of lengths and of the order of pages", minimum=0),
+    integer("page_size", 16, "tokens in a page"),
+    integer("num_q_heads", 32, "query heads"),
+    integer("num_kv_heads", 8, "key and value heads"),
+    integer("head_dim", 128, "length of a head"),
+    integer("seed", 0, "of lengths and of the order of pages", minimum=0),
     Parameter(name="dtype", kind="dtype", default="bf16", text="element type of queries and cache"),
 )
 
@@ -64,13 +59,12 @@ def _count(params: Params, _where: Where) -> Work:
     # Padded to the longest of a group by XLA; the others compute a prompt's own square, masked.
     own = float(np.dot(shape.new_tokens, shape.contexts))
     pairs = shape.padded_pairs() if chosen(params, IMPLEMENTATIONS) == "xla-gather" else own
-    kind, wide = next(iter(matrix_work(1.0, shape.dtype)))
     decoding = shape.decoding == shape.sequences
     return Work(
         demand=demand,
         executed_flop=float(attention_flop(pairs=pairs, heads=shape.heads, head_dim=shape.head_dim)),
         headline="bytes" if decoding else "flop",
-        peak=None if decoding else (kind, wide, "matrix"),
+        peak=None if decoding else matrix_peak(shape.dtype),
         convention=(
             "model FLOP: 4 head_dim per visible pair and query head. Bytes: queries, results, every page of a context once, "
             "new keys and values written once"

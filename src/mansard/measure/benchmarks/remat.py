@@ -6,31 +6,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mansard.core.stats import median_interval
-from mansard.measure.benchmarks.entry import Entry, missing_memory, missing_platform
+from mansard.measure.benchmarks.entry import Entry, integer, matrix_peak, missing_memory, missing_platform
 from mansard.measure.benchmarks.remat_block import POLICIES, block_demand, block_executed_flop, block_shape
 from mansard.measure.points.benchmark import Parameter, Params, Prepared, Waived, Where, Work
 from mansard.measure.points.result import Result, State
-from mansard.operators.counting import matrix_work
 
 IMPLEMENTATIONS: Mapping[str, str] = {"xla": "jax", "torch": "torch"}
 TORCH_POLICIES = ("none", "dots", "dots_no_batch", "nothing")
-
-
-def _integer(name: str, default: int, text: str) -> Parameter:
-    return Parameter(name=name, kind="int", default=default, minimum=1, text=text)
 
 
 PARAMETERS = (
     Parameter(
         name="policy", kind="str", default="none", choices=tuple(POLICIES), text="what is kept for the gradients"
     ),
-    _integer("layers", 4, "equal blocks, each with a checkpoint of its own"),
-    _integer("batch", 1, "sequences"),
-    _integer("seq_len", 512, "tokens of a sequence"),
-    _integer("model_dim", 512, "width"),
-    _integer("num_q_heads", 8, "query heads"),
-    _integer("num_kv_heads", 8, "key and value heads"),
-    _integer("ffn_dim", 1408, "inner width of the gated feed-forward"),
+    integer("layers", 4, "equal blocks, each with a checkpoint of its own"),
+    integer("batch", 1, "sequences"),
+    integer("seq_len", 512, "tokens of a sequence"),
+    integer("model_dim", 512, "width"),
+    integer("num_q_heads", 8, "query heads"),
+    integer("num_kv_heads", 8, "key and value heads"),
+    integer("ffn_dim", 1408, "inner width of the gated feed-forward"),
     Parameter(name="dtype", kind="dtype", default="f32", text="element type"),
 )
 
@@ -109,13 +104,12 @@ def _row(result: Result) -> ParetoRow | None:
 
 def _count(params: Params, _where: Where) -> Work:
     s = block_shape(params)
-    kind, wide = next(iter(matrix_work(1.0, s.dtype)))
     return Work(
         demand=block_demand(s),
         executed_flop=block_executed_flop(s),
         headline="flop",
         composite=True,
-        peak=(kind, wide, "matrix"),
+        peak=matrix_peak(s.dtype),
         convention=(
             "model FLOP: forward and gradients, attention over s(s+1)/2 pairs, nothing made again; executed FLOP: scores in "
             "full and what the policy makes again"

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from mansard.core import Demand
 from mansard.core.dtypes import dtype_bytes, short_dtype
 from mansard.core.errors import UsageError
+from mansard.measure.benchmarks.block_parts import gated, norm
 from mansard.measure.points.benchmark import Params
 from mansard.operators.attention import attention, attention_backward, attention_flop
 from mansard.operators.elementwise import fused_gate, fused_gate_backward
@@ -22,7 +23,6 @@ from mansard.operators.matmul import matmul, matmul_backward, matmul_flop
 from mansard.operators.normalisation import rms_norm, rms_norm_backward
 
 Array = npt.NDArray[Any]
-EPSILON = 1e-6
 
 #: What a policy keeps of a block for the gradients.
 POLICIES: dict[str, str] = {
@@ -130,8 +130,8 @@ def block_demand(s: BlockShape) -> Demand:
         total = (
             total + matmul(m=s.tokens, n=n, k=k, dtype=s.dtype) + matmul_backward(m=s.tokens, n=n, k=k, dtype=s.dtype)
         )
-    gated = float(s.tokens) * s.inner
-    total = total + fused_gate(elements=gated, dtype=s.dtype) + fused_gate_backward(elements=gated, dtype=s.dtype)
+    inner = float(s.tokens) * s.inner
+    total = total + fused_gate(elements=inner, dtype=s.dtype) + fused_gate_backward(elements=inner, dtype=s.dtype)
     for _ in range(2):
         total = total + rms_norm(rows=s.tokens, columns=s.width, dtype=s.dtype)
         total = total + rms_norm_backward(rows=s.tokens, columns=s.width, dtype=s.dtype)
@@ -178,7 +178,7 @@ def forward(s: BlockShape, blocks: list[dict[str, Array]], x: Array) -> Array:
     hidden = np.triu(np.ones((s.length, s.length), bool), 1)
     group = s.heads // s.kv_heads
     for w in blocks:
-        h = _norm(x, w["n1"])
+        h = norm(x, w["n1"])
         q = (h @ w["wq"]).reshape(s.batch, s.length, s.heads, s.head_dim).transpose(0, 2, 1, 3)
         k, v = (
             np.repeat(
@@ -192,11 +192,5 @@ def forward(s: BlockShape, blocks: list[dict[str, Array]], x: Array) -> Array:
         p = np.exp(scores)
         p /= p.sum(axis=-1, keepdims=True)
         x = x + (p @ v).transpose(0, 2, 1, 3).reshape(x.shape) @ w["wo"]
-        gate, up = np.split(_norm(x, w["n2"]) @ w["w1"], 2, axis=-1)
-        x = x + (gate / (1.0 + np.exp(-gate)) * up) @ w["w2"]
+        x = x + gated(norm(x, w["n2"]) @ w["w1"]) @ w["w2"]
     return x
-
-
-def _norm(x: Array, w: Array) -> Array:
-    out: Array = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + EPSILON) * w
-    return out

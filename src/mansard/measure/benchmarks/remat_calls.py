@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.core.unknown import Unknown
+from mansard.measure.benchmarks.block_parts import EPSILON, jax_gated, jax_norm
 from mansard.measure.benchmarks.entry import MATRIX_OPERATIONS, precision, prepared_jax, prepared_torch
-from mansard.measure.benchmarks.remat_block import EPSILON, POLICIES, BlockShape, forward, inputs_of
+from mansard.measure.benchmarks.remat_block import POLICIES, BlockShape, forward, inputs_of
 from mansard.measure.points.benchmark import Check, CompilerCount, Params, Prepared, Where
 from mansard.measure.points.inputs import PRODUCT_TOLERANCE, checked, spots
 
@@ -126,21 +127,15 @@ def jax_block(s: BlockShape) -> Callable[..., Any]:
     jnp: Any = jax.numpy
     group = s.heads // s.kv_heads
 
-    def norm(x: Any, w: Any) -> Any:
-        wide = x.astype(jnp.float32)
-        scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + EPSILON)
-        return (wide * scale * w.astype(jnp.float32)).astype(x.dtype)
-
     def block(w: Any, x: Any) -> Any:
-        h = norm(x, w["n1"])
+        h = jax_norm(x, w["n1"])
         q = (h @ w["wq"]).reshape(s.batch, s.length, s.kv_heads, group, s.head_dim)
         k, v = ((h @ w[n]).reshape(s.batch, s.length, s.kv_heads, s.head_dim) for n in ("wk", "wv"))
         scores = jnp.einsum("bqhgd,bkhd->bhgqk", q, k, preferred_element_type=jnp.float32) / math.sqrt(s.head_dim)
         scores = jnp.where(jnp.tril(jnp.ones((s.length, s.length), bool)), scores, -jnp.inf)
         weights = jax.nn.softmax(scores, axis=-1).astype(x.dtype)
         x = x + jnp.einsum("bhgqk,bkhd->bqhgd", weights, v).reshape(x.shape) @ w["wo"]
-        gate, up = jnp.split(norm(x, w["n2"]) @ w["w1"], 2, axis=-1)
-        return x + (jax.nn.silu(gate.astype(jnp.float32)) * up.astype(jnp.float32)).astype(x.dtype) @ w["w2"]
+        return x + jax_gated(jax_norm(x, w["n2"]) @ w["w1"], x.dtype) @ w["w2"]
 
     return block
 

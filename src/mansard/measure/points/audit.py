@@ -125,6 +125,11 @@ def _bytes(e: Evidence, facts: Facts) -> Iterator[Finding]:
     facts["bytes_claimed"], facts["bytes_counted"], facts["bytes_of_operands"] = claimed, counted, shown
     if e.work.composite:  # what lies between its operations is among the bytes and not among the arrays
         shown = None
+    moved = e.work.transfer
+    if (
+        e.work.headline == "transfer" and moved is not None and moved.participants > 1
+    ):  # arrays of one device, bytes of all
+        shown, counted = None, None
     for source, other in (("the compiler counts", counted), ("its arrays hold", shown)):
         if not other or claimed <= 0.0:
             continue

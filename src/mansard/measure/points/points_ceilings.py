@@ -78,6 +78,7 @@ def _ceilings(element: Element) -> Iterator[Ceiling]:
     if metrics.get("link") and moved:
         host = metrics.get("area") == "host_transfer"
         area = Area.HOST if host else Area.NETWORK
+        scope = "device"  # what one device moves over its link, whatever the device is made of
         yield one(Resource(area=area, link=str(metrics["link"])), float(moved), "B/s")
     elif audit.get("peak") and metrics.get("flop"):
         dtype, accumulate, engine = audit["peak"]

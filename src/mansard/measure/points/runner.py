@@ -21,6 +21,7 @@ from mansard.measure.points.conditions import Accelerators, Clock
 from mansard.measure.points.effort import EFFORTS as EFFORTS
 from mansard.measure.points.effort import Effort as Effort
 from mansard.measure.points.interpret import can_be_interpreted, interpreted
+from mansard.measure.points.interval import LEAST_PROCESSES
 from mansard.measure.points.process import OrderFailedError, Worker, WorkerLostError
 from mansard.measure.points.registry import benchmark_named
 from mansard.measure.points.result import Point, Result, State
@@ -32,6 +33,7 @@ MEMORY_SHARE = 0.2  # of the free memory, for the arrays of the points that are 
 ARRAYS_OVER_WORK = 3.0  # references, results and copies beside the arrays that are counted
 MOST_TOGETHER = 16
 START_LIMIT_S = 120.0
+FLOOR_SEEN = 1e-3  # of a call, from which on its dispatch is worth telling apart by a slope
 HEAVY_S = 1.0  # a call longer than this is named where it keeps a point from further processes
 
 
@@ -332,17 +334,21 @@ class Runner:
 
     def _settled(self, state: Taken, number: int) -> bool:
         """Return whether a point needs no further process."""
-        if number == 0:
+        taken = sum(1 for group in state.groups if group)
+        if number == 0 or taken == 0:
             return False
-        each = state.work_s / number
-        if each * (number + 1) > self._set.effort.most_s:
+        if taken < number:  # it was settled before
+            return True
+        effort, each = self._set.effort, state.work_s / taken
+        # An interval needs three processes; a point gets them unless one alone takes all of its time.
+        if each > effort.most_s or (taken >= LEAST_PROCESSES and each * (taken + 1) > effort.most_s):
             call = f", one call {state.prepared[0]['call_s']:.2g} s" if state.heavy else ""
             state.in_one_go = (
-                f"measured in {number} of {self._set.effort.processes} processes: each takes {each:.2g} s for it{call}"
+                f"measured in {taken} of {effort.processes} processes: each takes {each:.2g} s for it{call}"
             )
             return True
         if self._spent():
-            state.in_one_go = f"the budget was spent after {number} process(es)"
+            state.in_one_go = f"the budget was spent after {taken} process(es)"
             return True
         return False
 
@@ -456,7 +462,9 @@ class Runner:
         return {"clock_hz": clock_hz, "clock_source": source}
 
     def _finish(self, worker: Worker, state: Taken, *, last: bool) -> None:
-        if state.prepared[-1]["has_chain"]:
+        ready = state.prepared[-1]
+        # Where an empty call is no part of the time, a slope says nothing new and costs many calls.
+        if ready["has_chain"] and float(ready["floor_s"]) > FLOOR_SEEN * float(ready["call_s"]):
             answer = self._ask(worker, state, "slope")
             if answer is None:
                 return

@@ -12,6 +12,7 @@ from mansard.core.ceilings import Area, Ceiling, Ceilings, Kind
 from mansard.core.units import format_bytes_per_s, format_hz, format_ratio, format_s
 from mansard.core.unknown import Implausible, Unknown
 from mansard.measure.points.evidence import Evidence
+from mansard.measure.points.link_least import by_fit
 from mansard.measure.points.result import Finding, PointVerdict
 
 NORMAL_SHARE = 0.7  # 70 to 90 % of a declared peak is what good kernels reach
@@ -138,7 +139,12 @@ def _least(e: Evidence, factor: float) -> LeastTime | Unknown:
         return Unknown("it is quoted as a time, with no ceiling of its own")
     if e.ceilings is None or not e.ceilings.ceilings:
         return Unknown("the ceilings of this machine are not known", ("mansard measure",))
-    return least_time(e.demand(), at_clock(e.ceilings, factor), scope=e.scope, backend=e.where.backend)
+    least = least_time(e.demand(), at_clock(e.ceilings, factor), scope=e.scope, backend=e.where.backend)
+    fitted = by_fit(e)
+    if fitted is None or isinstance(fitted.time_s, Unknown):
+        return least
+    # Both are bounds, so the longer one is the tighter one.
+    return fitted if isinstance(least.time_s, Unknown) or fitted.time_s > least.time_s else least
 
 
 def _beaten(found: Judged, e: Evidence, share: Implausible) -> Judged:
@@ -248,6 +254,11 @@ def likely_reasons(found: Judged, e: Evidence, findings: Sequence[Finding]) -> I
         )
     if e.prepared.get("output_is_fresh"):
         yield "each call allocates its result"
+    if e.work.transfer is not None and e.work.transfer.participants > 1 and e.where.platform == "cpu":
+        yield (
+            f"{e.work.transfer.participants} devices made out of one processor meet and take turns, and the runtime copies "
+            "more than each input once in and each result once out"
+        )
 
 
 def _regime(found: Judged, e: Evidence) -> Iterator[str]:
