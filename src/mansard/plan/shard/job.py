@@ -17,7 +17,7 @@ from mansard.workload.training import Recipe
 Overlap = Literal["framework", "none", "full"]
 OVERLAP: dict[str, str] = {
     "framework": "gradients and sharded weights travel behind the kernels of other layers, a ring of keys behind the attention "
-    "core; tensor, expert and pipeline messages are waited for",
+    "core, hand-overs of interleaved stages behind other chunks; tensor and expert messages and other hand-overs are waited for",
     "none": "every message is waited for",
     "full": "messages hide behind kernels as far as there are any",
 }

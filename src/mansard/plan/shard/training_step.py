@@ -202,7 +202,6 @@ def step_of(grid: TrainingGrid, rows: Rows, scale: Scale = AS_IS) -> dict[str, A
     hidden_b = np.minimum(ring, by["core_backward"])
     context_all = ring * (2.0 + repeats)
     context = context_all - (hidden_f + hidden_b) if grid.work.overlap != "none" else context_all
-    hand = 2.0 * t["chunks"] * m.hand_over[c, j]
     outer_f, outer_l = by["first"] * depth, by["last"] * depth
     table = m.table[d, j]
     layer = forward + backward + again + tensor + context + expert
@@ -216,18 +215,39 @@ def step_of(grid: TrainingGrid, rows: Rows, scale: Scale = AS_IS) -> dict[str, A
     end_kernels = np.choose(slowest, [outer_f + one * outer_l, np.zeros(len(rows)), outer_l + one * outer_f])
     end_tensor = np.choose(slowest, [table, np.zeros(len(rows)), one * table])
     steps = t["steps"]
-    slow = np.max(each, axis=0) + hand
+    slow = np.max(each, axis=0)
+    hand, fill = _hand_over(grid, t, m.hand_over[c, j], slow)
+    slow = slow + hand
     every = depth * (layer + data["each"]) + outer_f + outer_l + table + t["pp"] * hand
     parts = {
         "compute_s": steps * (n * (forward + backward) + end_kernels), "recompute_s": steps * n * again,
         "tensor_s": steps * (n * tensor + end_tensor), "context_s": steps * n * context, "expert_s": steps * n * expert,
-        "pipeline_s": steps * hand, "data_s": steps * n * data["each"] + data["once"],
+        "pipeline_s": steps * hand + fill, "data_s": steps * n * data["each"] + data["once"],
         "bubble_s": np.maximum(0.0, every - slow) / t["chunks"], "optimizer_s": _update(grid, rows, t, rates),
     }  # fmt: skip
-    total = steps * (n * (tensor + context_all + expert) + end_tensor + hand) + data["all"]
+    total = (
+        steps * (n * (tensor + context_all + expert) + end_tensor + 2.0 * t["chunks"] * m.hand_over[c, j]) + data["all"]
+    )
     if grid.work.overlap == "full":
         parts = _hidden(parts, total)
     return {**parts, "step_s": sum((parts[p] for p in PARTS), start=np.zeros(len(rows))), "messages_s": total}
+
+
+def _hand_over(grid: TrainingGrid, t: dict[str, Array], once: Array, stage: Array) -> tuple[Array, Array]:
+    """What a stage waits for its neighbours: in every micro-batch, and while the pipeline fills and drains [s].
+
+    Interleaved stages have another chunk to work on meanwhile, so that only the way through the pipeline is left.
+
+    Source: Megatron-LM, `--no-overlap-p2p-communication`: interleaved schedules overlap it unless told otherwise.
+    """
+    every = 2.0 * t["chunks"] * once
+    if grid.work.overlap == "none":
+        return every, np.zeros(len(once))
+    overlapped = t["chunks"] > 1
+    return (
+        np.where(overlapped, np.maximum(0.0, every - stage), every),
+        np.where(overlapped, 2.0 * (t["pp"] - 1.0) * once, 0.0),
+    )
 
 
 def _hidden(parts: dict[str, Array], total: Array) -> dict[str, Array]:
