@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mansard.core.units import format_bytes, format_bytes_per_s, format_flop, format_flop_per_s, format_ratio, format_s
+from mansard.report.trace_launches import launches_lines, memory_lines
 from mansard.report.trace_layout import table as table
 
 Document = Mapping[str, Any]
@@ -78,6 +79,7 @@ def summary_lines(document: Document) -> list[str]:
             "  busy: union of kernels; with copies: union of kernels, copies and fills; devices are never merged"
         )
     lines += _idle_lines(document["devices"]) + _kind_lines(document["devices"]) + _copy_lines(document["copies"])
+    lines += memory_lines(document["memory"])
     lines += _step_lines(document["steps"])
     lines += _kernel_lines(document["top_kernels"], "longest kernels, summed")
     return lines + ([""] if document["findings"] or document["damage"] else []) + notes(document)
@@ -146,6 +148,8 @@ def kernels_lines(document: Document, limit: int) -> list[str]:
         for c, v in document["categories"].items()
     ]
     lines += ["", *table(["category", "calls", "total", "share of kernel time"], rows)] if rows else []
+    if "launches" in document:
+        lines += launches_lines(document["launches"], limit)
     return lines + _work_lines(document, limit) + _collective_lines(document["collectives"][:limit]) + notes(document)
 
 

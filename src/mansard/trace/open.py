@@ -23,6 +23,7 @@ READERS: dict[str, str] = {
     "rocprof_compute": "mansard.trace.readers.rocprof_compute",
     "recording": "mansard.trace.readers.recording",
 }
+_WITH_LAUNCH_SHAPES = ("nsys", "chrome", "rocprofv3_json")
 Reader = Callable[..., Timeline]
 
 _HEAD = 1 << 16
@@ -36,6 +37,7 @@ def open_trace(
     categories: Iterable[Kind] | None = None,
     memory_limit: int | None = None,
     progress: Callable[[str, float], None] | None = None,
+    launch_shapes: bool = False,
 ) -> Timeline:
     """Read a recorded profile.
 
@@ -46,6 +48,7 @@ def open_trace(
         categories: Kinds of event that are needed; None takes all. Others may be left out to save time.
         memory_limit: Bytes the reader may hold at once [B]; beyond it, it refuses instead of filling the machine.
         progress: Called with what is read and the share that is done.
+        launch_shapes: Whether blocks, threads, registers and shared memory of each kernel are wanted too (`device_facts`).
 
     Raises:
         InputError: It cannot be read, or is no profile; the message says what it is as far as its content tells.
@@ -57,7 +60,8 @@ def open_trace(
     kinds = None if categories is None else frozenset(categories)
     name = recognise(where)
     reader = cast(Reader, importlib.import_module(READERS[name]).read)
-    return reader(where, kinds=kinds, memory_limit=memory_limit, progress=progress)
+    more = {"launch_shapes": True} if launch_shapes and name in _WITH_LAUNCH_SHAPES else {}
+    return reader(where, kinds=kinds, memory_limit=memory_limit, progress=progress, **more)
 
 
 def recognise(path: Path) -> str:

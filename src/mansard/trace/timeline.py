@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.core.unknown import Unknown
+from mansard.trace.launch_shape import UnitLimits
 from mansard.trace.run import Finding
 
 Int64Array = npt.NDArray[np.int64]
@@ -80,6 +81,7 @@ class Device:
         clock_hz: Highest clock the file states [Hz].
         compute_capability: Such as `9.0`; empty where not stated.
         uuid: UUID or bus location, empty where not stated.
+        limits: What one multiprocessor holds at once.
         certainty: How sure the link from the events to this device is: `stated`, or why it is `assumed: ...`.
         label: How it is printed; the number, or rank and number where several files or ranks meet.
     """
@@ -93,6 +95,7 @@ class Device:
     clock_hz: float | Unknown = field(default_factory=lambda: Unknown("not in the file"))
     compute_capability: str = ""
     uuid: str = ""
+    limits: UnitLimits | Unknown = field(default_factory=lambda: Unknown("not in the file"))
     certainty: str = "stated"
     label: str = ""
 
@@ -214,7 +217,9 @@ class Events:
         detail: Index into `Timeline.details`.
         extras: Further columns that only some kinds or formats have, each as long as the others: `short_name` (index
             into names), `domain` (index into names), `end_thread`, `range_style` (0 push/pop, 1 start/end), `graph_node`,
-            `graph`, `external_id`, `sequence`, `forward_thread`, `sync_kind`, `annotation_kind`, ...
+            `graph`, `external_id`, `sequence`, `forward_thread`, `sync_kind`, `annotation_kind`, `launch_shape` (of kernels,
+            index into `Timeline.extras["launch_shapes"]`, where it was asked for), `host_memory` (of copies: 0 pageable,
+            1 pinned, 2 managed), ...
     """
 
     start_ns: Int64Array

@@ -45,6 +45,7 @@ def read(
     kinds: Iterable[Kind] | None = None,
     prepare: Callable[[Timeline], Timeline] | None = None,
     spare_host: bool = False,
+    launch_shapes: bool = False,
 ) -> Timeline:
     """Open the profile and cut the window that was asked for.
 
@@ -52,6 +53,7 @@ def read(
         options: Of the command.
         kinds: Kinds of event that are needed.
         prepare: What to do with the whole profile before a window is cut.
+        launch_shapes: Whether how kernels were launched is wanted.
         spare_host: Leave out host events where the memory limit does not allow them, and say so, instead of refusing.
     """
     from mansard.core.errors import InputError
@@ -62,7 +64,13 @@ def read(
     limit = int(parse_quantity(options["memory_limit"], "bytes")) if options["memory_limit"] else None
     with _Progress() as progress:
         try:
-            timeline = open_trace(options["file"], categories=kinds, memory_limit=limit, progress=progress.show)
+            timeline = open_trace(
+                options["file"],
+                categories=kinds,
+                memory_limit=limit,
+                progress=progress.show,
+                launch_shapes=launch_shapes,
+            )
         except InputError as error:
             if error.code != "memory_limit" or not spare_host:
                 raise

@@ -17,6 +17,7 @@ from mansard.cli.trace.common import file_options, ncu_option
 @click.option(
     "--rules", type=click.Path(path_type=Path), help="Own rules of kernel categories, before the shipped ones."
 )
+@click.option("--launches", is_flag=True, help="Also how kernels were launched, and how full the device is.")
 def command(**options: Any) -> int:
     """List the kernels of FILE by summed time. Names that no rule knows are unclassified, and shown.
 
@@ -27,11 +28,13 @@ def command(**options: Any) -> int:
       mansard trace kernels profile.sqlite --limit 20
       mansard trace kernels trace.json.gz --json
       mansard trace kernels profile.sqlite --ncu report.csv
+      mansard trace kernels profile.sqlite --launches
     """
     import numpy as np
 
     from mansard.cli.trace.common import deliver, device_index, read, with_demands
     from mansard.report.trace_document import kernels_document
+    from mansard.report.trace_launches import launches_document
     from mansard.report.trace_text import kernels_lines
     from mansard.trace.categories import load_rules, shipped_rules
     from mansard.trace.collectives_of import collectives_of
@@ -42,7 +45,7 @@ def command(**options: Any) -> int:
     from mansard.trace.window import only_device
 
     rules = load_rules(options["rules"]) if options["rules"] else shipped_rules()
-    timeline = read(options, prepare=with_demands(options))
+    timeline = read(options, prepare=with_demands(options), launch_shapes=options["launches"])
     chosen = device_index(timeline, options["device"])
     if chosen is not None:
         timeline = only_device(timeline, chosen)
@@ -53,6 +56,8 @@ def command(**options: Any) -> int:
         timeline, rows, graphs(timeline, launches), rules.source, work=work_by_operator(operators),
         collectives=collectives_of(timeline, operators=operators, rules=rules),
     )  # fmt: skip
+    if options["launches"]:
+        document["launches"] = launches_document(timeline)
     deliver(document, lambda d: kernels_lines(d, options["limit"]), as_json=options["as_json"])
     empty = not np.any([len(timeline.of(k)) for k in (Kind.KERNEL, Kind.GRAPH)])
     return 3 if empty or document["status"] != "complete" else 0

@@ -18,7 +18,7 @@ from mansard.trace.readers.chrome_columns import KINDS, Columns
 from mansard.trace.readers.chrome_damage import Tally
 from mansard.trace.readers.chrome_places import Places, devices_of
 from mansard.trace.readers.chrome_stream import Stream, looks_like_head
-from mansard.trace.readers.planes import copy_kind
+from mansard.trace.readers.planes import copy_kind, host_memory
 from mansard.trace.run import Finding
 from mansard.trace.timeline import (
     DEVICE_WORK,
@@ -47,6 +47,7 @@ def read(
     kinds: frozenset[Kind] | None = None,
     memory_limit: int | None = None,
     progress: Callable[[str, float], None] | None = None,
+    launch_shapes: bool = False,
 ) -> Timeline:
     """Read a trace.
 
@@ -55,13 +56,14 @@ def read(
         kinds: Kinds of event that are wanted; None takes all but Python functions, which cost much and are rarely asked for.
         memory_limit: Bytes the events may take [B].
         progress: Called with what is read and the share that is done.
+        launch_shapes: Whether how kernels were launched is wanted.
 
     Raises:
         InputError: The file cannot be read, is no trace, or needs more memory than allowed.
     """
     path = Path(path)
     tally = Tally()
-    columns = Columns(tally, kinds, memory_limit, path.name)
+    columns = Columns(tally, kinds, memory_limit, path.name, shapes=launch_shapes)
     stream = Stream(path, tally, progress)
     for batch in stream:
         columns.add(batch)
@@ -130,6 +132,8 @@ def _timeline(
             "events": columns.total,
             "category_counts": dict(columns.category_counts),
             "phase_counts": dict(columns.phase_counts),
+            "memory": columns.memory.records(devices),
+            **({} if columns.shapes is None else {"launch_shapes": columns.shapes.table()}),
         },
     )
     damage_found, findings = check(timeline, head)
@@ -148,7 +152,15 @@ def _with_directions(table: Events, names: tuple[str, ...]) -> Events:
     by_name = np.zeros(len(names) + 1, dtype=np.int8)
     for code in used.tolist():
         by_name[code] = copy_kind(names[code])
-    return replace(table, copy_kind=by_name[table.name])
+    return replace(table, copy_kind=by_name[table.name], extras={**table.extras, **_host_memory(table, names, used)})
+
+
+def _host_memory(table: Events, names: tuple[str, ...], used: Any) -> dict[str, Any]:
+    """Return how the host's side of each copy is held, where the names of the copies tell."""
+    told = np.full(len(names) + 1, -1, dtype=np.int8)
+    for code in used.tolist():
+        told[code] = host_memory(names[code])
+    return {"host_memory": told[table.name]} if (told >= 0).any() else {}
 
 
 def _version(head: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from mansard.trace.launch_shape import LaunchShape
 from mansard.trace.readers.chrome_damage import Tally
 from mansard.trace.readers.kineto_text import ABSENT, raw_json
 from mansard.trace.timeline import NONE, Detail, Kind
@@ -65,6 +67,15 @@ class DeviceArgs(CallArgs, gc=False):
     file: Raw = _f(default=ABSENT, name=SHARED["file"])
     kernel_flop: Raw = ABSENT
     kernel_gb: Raw = _f(default=ABSENT, name=SHARED["kernel_gb"])
+
+
+class ShapedArgs(DeviceArgs, gc=False):
+    """Arguments of kernels, with how they were launched."""
+
+    grid: Raw = ABSENT
+    block: Raw = ABSENT
+    registers: Raw = _f(default=ABSENT, name="registers per thread")
+    shared: Raw = _f(default=ABSENT, name="shared memory")
 
 
 class HostArgs(CallArgs, gc=False):
@@ -207,3 +218,42 @@ def _list(raw: bytes) -> tuple[Any, ...]:
     except (ValueError, RecursionError):
         return ()
     return tuple(value) if isinstance(value, list) else ()
+
+
+class ShapeTable:
+    """Numbers for launch shapes by their JSON text; each is decoded once, at the end."""
+
+    def __init__(self) -> None:
+        self._codes: dict[tuple[bytes, bytes, bytes, bytes], int] = {}
+
+    def codes(self, decoded: Sequence[ShapedArgs]) -> npt.NDArray[np.int32]:
+        """Return the shape of each kernel, -1 where neither grid nor block was recorded."""
+        known = self._codes
+        return np.array(
+            [
+                NONE
+                if a.grid is ABSENT or a.block is ABSENT
+                else known.setdefault((bytes(a.grid), bytes(a.block), bytes(a.registers), bytes(a.shared)), len(known))
+                for a in decoded
+            ],
+            dtype=np.int32,
+        )
+
+    def table(self) -> tuple[LaunchShape, ...]:
+        """Return the shapes."""
+        return tuple(
+            LaunchShape(
+                blocks=_product(grid), threads=_product(block), registers=_count(registers), shared_bytes=_count(shared)
+            )
+            for grid, block, registers, shared in self._codes
+        )
+
+
+def _product(raw: bytes) -> int:
+    sizes = _list(raw)
+    whole = [n for n in sizes if isinstance(n, int) and not isinstance(n, bool) and n > 0]
+    return math.prod(whole) if sizes and len(whole) == len(sizes) else NONE
+
+
+def _count(raw: bytes) -> int:
+    return int(raw) if raw.isdigit() else NONE

@@ -13,8 +13,18 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.core.errors import InputError
-from mansard.trace.readers.chrome_args import ARGS, HOST_KINDS, CallArgs, DetailTable, PlainArgs, loose
+from mansard.trace.readers.chrome_args import (
+    ARGS,
+    HOST_KINDS,
+    CallArgs,
+    DetailTable,
+    PlainArgs,
+    ShapedArgs,
+    ShapeTable,
+    loose,
+)
 from mansard.trace.readers.chrome_damage import Tally
+from mansard.trace.readers.chrome_memory import MEMORY_EVENT, MemoryEvents
 from mansard.trace.readers.chrome_times import to_ns
 from mansard.trace.readers.kineto_text import ABSENT, Event
 from mansard.trace.timeline import NONE, Events, Kind, Names, constant, events
@@ -85,15 +95,20 @@ class Columns:
         kinds: Kinds that are wanted; None for all but Python functions.
         memory_limit: Bytes the columns may take [B].
         name: Of the file, for messages.
+        shapes: Whether how kernels were launched is wanted.
     """
 
-    def __init__(self, tally: Tally, kinds: frozenset[Kind] | None, memory_limit: int | None, name: str) -> None:
+    def __init__(
+        self, tally: Tally, kinds: frozenset[Kind] | None, memory_limit: int | None, name: str, *, shapes: bool = False
+    ) -> None:
         self.tally, self.kinds, self.memory_limit, self.name = tally, kinds, memory_limit, name
         self.rows: dict[Kind, Rows] = {}
         self.plain = Rows({})  # events without a category
         self.names = Names()
         self.places: dict[Key, int] = _Codes()
         self.details = DetailTable()
+        self.shapes = ShapeTable() if shapes else None
+        self.memory = MemoryEvents()
         self.category_counts: dict[str, int] = {}
         self.phase_counts: dict[str, int] = {}
         self.process_names: dict[Any, str] = {}
@@ -163,6 +178,8 @@ class Columns:
                 self.process_names[hashable(event.pid)] = str(name)
             else:
                 self.thread_names[hashable(event.pid), hashable(event.tid)] = str(name)
+        elif phase == "i" and event.name == MEMORY_EVENT:
+            self.memory.add(event)
         elif not phase and all(getattr(event, f) in (None, ABSENT) for f in ("cat", "name", "pid", "tid")):
             self.tally.add("empty_events", 1)
 
@@ -208,6 +225,8 @@ class Columns:
 
     def _arguments(self, kind: Kind | None, group: list[Event]) -> dict[str, npt.NDArray[Any]]:
         shape = ARGS.get(kind, CallArgs) if kind is not None else PlainArgs
+        if kind is Kind.KERNEL and self.shapes is not None:
+            shape = ShapedArgs
         blob = b"[" + b",".join([e.args for e in group]) + b"]"
         unsigned, counted = blob.count(_UNSIGNED_MINUS_ONE), self.tally.count("big_integer")
         try:
@@ -227,6 +246,8 @@ class Columns:
         if kind in HOST_KINDS or kind is Kind.KERNEL:
             codes = self.details.codes(decoded, host=kind in HOST_KINDS)
             out["detail"] = codes if codes is not None else constant(NONE, len(group))
+        if shape is ShapedArgs and self.shapes is not None:
+            out["launch_shape"] = self.shapes.codes(decoded)
         if "sync_kind" in known:
             out["sync_kind"] = self.names.codes([str(a.sync_kind) for a in decoded])
         return out
@@ -307,6 +328,7 @@ _EXTRAS = (
     "step_number",
     "model_flop",
     "accessed",
+    "launch_shape",
 )
 _DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {}
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.core.unknown import Unknown
+from mansard.trace.launch_shape import UnitLimits
 from mansard.trace.readers.chrome_columns import Columns, hashable
 from mansard.trace.run import Finding
 from mansard.trace.timeline import (
@@ -237,6 +238,26 @@ def _device(item: Mapping[str, Any]) -> Device:
         multiprocessors=whole("numSms"),
         memory_bytes=whole("totalGlobalMem"),
         compute_capability=f"{major}.{minor}" if isinstance(major, int) and isinstance(minor, int) else "",
+        limits=_limits(item),
+    )
+
+
+def _limits(item: Mapping[str, Any]) -> UnitLimits | Unknown:
+    """Return what a multiprocessor holds; AMD's properties have the same names and mean other things."""
+    keys = (
+        "maxThreadsPerMultiprocessor",
+        "regsPerMultiprocessor",
+        "sharedMemPerMultiprocessor",
+        "warpSize",
+        "computeMajor",
+        "computeMinor",
+    )
+    found = [item.get(k) for k in keys]
+    whole = [v for v in found if isinstance(v, int) and not isinstance(v, bool) and v >= 0]
+    if len(whole) < len(keys) or whole[3] != 32 or 0 in whole[:3]:
+        return Unknown("the file does not state what a multiprocessor of this device holds")
+    return UnitLimits(
+        capability=f"{whole[4]}.{whole[5]}", threads=whole[0], registers=whole[1], shared_bytes=whole[2], warp=whole[3]
     )
 
 

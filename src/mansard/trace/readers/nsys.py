@@ -15,7 +15,16 @@ import numpy.typing as npt
 
 from mansard.core.errors import InputError
 from mansard.core.unknown import Unknown
+from mansard.trace.memory_record import MemoryRecord
 from mansard.trace.readers.nsys_devices import Devices
+from mansard.trace.readers.nsys_facts import (
+    MEMORY_KINDS,
+    SHAPE_COLUMNS,
+    LaunchShapes,
+    host_memory_column,
+    memory_events,
+    memory_records,
+)
 from mansard.trace.readers.nsys_file import NsysFile
 from mansard.trace.readers.nsys_ranges import read_ranges
 from mansard.trace.run import Finding
@@ -64,6 +73,7 @@ def read(
     kinds: frozenset[Kind] | None = None,
     memory_limit: int | None = None,
     progress: Callable[[str, float], None] | None = None,
+    launch_shapes: bool = False,
 ) -> Timeline:
     """Read an export.
 
@@ -72,13 +82,14 @@ def read(
         kinds: Kinds of event to read; None is all of them.
         memory_limit: Bytes that may be held at once [B].
         progress: Called with what is read and the share that is done.
+        launch_shapes: Whether how kernels were launched is wanted.
 
     Raises:
         InputError: It cannot be read, or is another kind of database.
     """
     with NsysFile(path, memory_limit=memory_limit, progress=progress) as file:
         _check_is_nsys(file)
-        return _Reader(file, kinds).timeline()
+        return _Reader(file, kinds, launch_shapes=launch_shapes).timeline()
 
 
 def _check_is_nsys(file: NsysFile) -> None:
@@ -109,9 +120,10 @@ def _check_is_nsys(file: NsysFile) -> None:
 class _Reader:
     """Reads one file; keeps the tables that several kinds share."""
 
-    def __init__(self, file: NsysFile, kinds: frozenset[Kind] | None) -> None:
+    def __init__(self, file: NsysFile, kinds: frozenset[Kind] | None, *, launch_shapes: bool = False) -> None:
         self.file = file
         self.kinds = kinds
+        self.shapes = LaunchShapes() if launch_shapes else None
         self.names = Names()
         self.devices = Devices(file)
         self.findings: list[Finding] = []
@@ -140,6 +152,7 @@ class _Reader:
         if self._wants(Kind.OVERHEAD):
             self._put(tables, Kind.OVERHEAD, self._overhead())
         environment, version = self._environment()
+        memory = self._memory()  # may add devices
         return Timeline(
             source=str(self.file.path),
             format="nsys",
@@ -155,7 +168,12 @@ class _Reader:
             findings=tuple(self.findings),
             diagnostics=self._diagnostics(),
             environment=environment,
-            extras={"marks": marks, "session": self._session()},
+            extras={
+                "marks": marks,
+                "session": self._session(),
+                "memory": memory,
+                **({} if self.shapes is None else {"launch_shapes": self.shapes.table()}),
+            },
         )
 
     def _wants(self, kind: Kind) -> bool:
@@ -256,8 +274,8 @@ class _Reader:
         if not self._wants(Kind.RUNTIME):  # nothing to join it with
             columns = [c for c in columns if c[0] != "correlationId"]
         more: dict[Kind, list[tuple[str, Any]]] = {
-            Kind.KERNEL: [(label, np.int64), ("graphNodeId", np.int64)],
-            Kind.COPY: [("bytes", np.int64), ("copyKind", np.int8), ("graphNodeId", np.int64)],
+            Kind.KERNEL: [(label, np.int64), ("graphNodeId", np.int64), *(SHAPE_COLUMNS if self.shapes else ())],
+            Kind.COPY: [("bytes", np.int64), ("copyKind", np.int8), ("graphNodeId", np.int64), *MEMORY_KINDS],
             Kind.MEMSET: [("bytes", np.int64), ("graphNodeId", np.int64)],
             Kind.GRAPH: [("graphId", np.int64)],
             Kind.SYNC: [("syncType", np.int8)],
@@ -270,6 +288,10 @@ class _Reader:
         for column, extra in (("graphNodeId", "graph_node"), ("graphId", "graph"), ("syncType", "sync_kind")):
             if column in arrays and (arrays[column] > 0).any():
                 extras[extra] = arrays[column]
+        if kind is Kind.KERNEL and self.shapes is not None:
+            extras |= self.shapes.column(arrays)
+        if kind is Kind.COPY:
+            extras |= host_memory_column(arrays)
         table = events(
             start_ns=arrays["start"],
             end_ns=arrays["end"],
@@ -286,6 +308,14 @@ class _Reader:
         if kind is Kind.GRAPH:
             table = self._timed_graphs(table)
         return self._sound(table, kind)
+
+    def _memory(self) -> tuple[MemoryRecord, ...]:
+        """Return the use of device memory, where it was recorded (`--cuda-memory-usage=true`)."""
+        arrays = memory_events(self.file)
+        if arrays is None:
+            return ()
+        process = self._process_of(arrays, Kind.OTHER)
+        return memory_records(arrays, np.broadcast_to(self._device_of(arrays, process), arrays["start"].shape), process)
 
     def _sound(self, table: Events, kind: Kind) -> Events:
         table, wrong = sound(table, what=_WORDS[kind])

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mansard.core.unknown import Unknown
+from mansard.trace.launch_shape import UnitLimits
 from mansard.trace.readers.nsys_file import NsysFile
 from mansard.trace.timeline import Device
 
@@ -53,6 +54,7 @@ class Devices:
                 clock_hz=_or_unknown(facts["clock"], "a clock"),
                 compute_capability=facts["capability"],
                 uuid=facts["uuid"],
+                limits=facts["limits"],
                 certainty=sure,
             )
         )
@@ -120,6 +122,7 @@ def _listed(file: NsysFile) -> list[dict[str, Any]]:
                 "capability": f"{major}.{minor}" if major is not None and minor is not None else "",
                 "uuid": row.get("uuid") or row.get("busLocation") or "",
                 "ordinal": row.get("cuDevice"),
+                "limits": _limits(row),
             }
         )
     found.sort(key=lambda f: f["id"])
@@ -128,6 +131,20 @@ def _listed(file: NsysFile) -> list[dict[str, Any]]:
         for facts in found:
             facts["ordinal"] = None
     return found
+
+
+def _limits(row: Mapping[str, Any]) -> UnitLimits | Unknown:
+    """Return what a multiprocessor holds, from 2022 on."""
+    names = ("maxWarpsPerSm", "threadsPerWarp", "maxRegistersPerSm", "maxShmemPerSm", "maxBlocksPerSm", "computeMajor")
+    found = [_positive(row.get(n)) for n in names]
+    whole = [v for v in found if isinstance(v, int)]
+    if len(whole) < len(names):
+        return Unknown("the file does not state what a multiprocessor of this device holds")
+    warps, warp, registers, shared, blocks, major = whole
+    return UnitLimits(
+        capability=f"{major}.{row.get('computeMinor') or 0}", threads=warps * warp, registers=registers, shared_bytes=shared,
+        blocks=blocks, warp=warp,
+    )  # fmt: skip
 
 
 def _older(file: NsysFile) -> Iterable[dict[str, Any]]:

@@ -75,6 +75,21 @@ def copy_kind(name: str) -> CopyKind:
     return CopyKind.UNKNOWN
 
 
+_HOST_MEMORY = re.compile(r"(Pageable|Pinned|Managed|Unified)", re.IGNORECASE)
+
+
+def host_memory(name: str) -> int:
+    """Return how the host's side of a copy is held, from its name: 0 pageable, 1 pinned, 2 managed, -1 where it does not tell.
+
+    >>> host_memory("Memcpy HtoD (Pageable -> Device)"), host_memory("Memcpy DtoH (Device -> Pinned)"), host_memory("MemcpyD2H")
+    (0, 1, -1)
+    """
+    found = {word.lower() for word in _HOST_MEMORY.findall(name)}
+    if len(found) != 1:
+        return -1
+    return {"pageable": 0, "pinned": 1}.get(found.pop(), 2)
+
+
 _MEMSET = re.compile(r"^mem(?:ory)?\s*set", re.IGNORECASE)
 _MEMCPY = re.compile(r"^mem(?:ory)?\s*cpy", re.IGNORECASE)
 
