@@ -46,6 +46,8 @@ WORKER = textwrap.dedent(
                     os._exit(7)
                 if how == "late_crash" and calls[0] > 20:
                     os._exit(9)
+                if how == "killed" and calls[0] > 20:
+                    os.kill(os.getpid(), 9)
                 if how == "hang":
                     time.sleep(60)
                 time.sleep(1e-4 * count)
@@ -114,17 +116,19 @@ def by_name(results):
 
 def test_failures_do_not_lose_the_others(setting, tmp_path):
     log = str(tmp_path / "log")
-    ways = ("fine", "raises", "crash", "hang", "late_crash", "waived")
+    ways = ("fine", "raises", "crash", "hang", "late_crash", "killed", "waived")
     points = [point(how, how, log=log) for how in ways] + [point("fine too", log=log)]
     found = by_name(Runner(setting()).run(points))
     assert {name: r.state for name, r in found.items()} == {
         "fine": State.DONE, "fine too": State.DONE, "waived": State.WAIVED, "raises": State.FAILED,
-        "crash": State.FAILED, "hang": State.FAILED, "late_crash": State.FAILED,
+        "crash": State.FAILED, "hang": State.FAILED, "late_crash": State.FAILED, "killed": State.FAILED,
     }  # fmt: skip
     assert found["raises"].reason.startswith("ValueError: no such shape")
     assert "exit code 7" in found["crash"].reason
     assert "no answer within 4 s" in found["hang"].reason
     assert "exit code 9" in found["late_crash"].reason
+    assert "signal 9 (out of memory is the usual reason for signal 9)" in found["killed"].reason
+    assert exit_code([{"state": r.state, "verdict": r.verdict} for r in found.values()]) == 1
     assert found["waived"].reason == "needs a device (missing: device)"
     for name in ("fine", "fine too"):
         samples = found[name].samples
@@ -162,6 +166,22 @@ def test_points_over_the_budget_are_waived(setting, tmp_path):
     found = Runner(setting(budget_s=1e-9)).run([point("a", log=str(tmp_path / "log"))])
     assert [r.state for r in found] == [State.WAIVED]
     assert "budget" in found[0].reason
+
+
+def test_a_budget_that_ends_inside_a_batch_leaves_out_what_was_not_begun(setting, tmp_path, monkeypatch):
+    log = str(tmp_path / "log")
+    runner = Runner(setting(budget_s=1e9))
+    looks = []
+
+    def spent():  # the budget ends after the first point of the batch was made ready
+        looks.append(1)
+        return len(looks) > 2
+
+    monkeypatch.setattr(runner, "_spent", spent)
+    found = runner.run([point(str(i), log=log) for i in range(3)])
+    assert [r.state for r in found] == [State.WAIVED] * 3
+    assert all("budget" in r.reason for r in found)
+    assert len((tmp_path / "log").read_text().splitlines()) == 1
 
 
 def test_a_survey_measures_nothing(setting, tmp_path):

@@ -13,7 +13,7 @@ from mansard.measure.points.audit import audit, drift_ratio
 from mansard.measure.points.benchmark import Transfer, Where, Work
 from mansard.measure.points.evidence import Evidence
 from mansard.measure.points.metrics import metrics_of
-from mansard.measure.points.result import Conditions, PointVerdict, Samples
+from mansard.measure.points.result import Conditions, PointVerdict, Regime, Samples
 from mansard.measure.points.verdict import at_clock, judge_point
 
 GEMM = Resource(area=Area.COMPUTE, dtype="f32", accumulate="f32", engine="matrix")
@@ -277,3 +277,45 @@ def test_a_low_collective_of_made_devices_says_why():
     assert low.share == pytest.approx(0.16)
     assert low.verdict is PointVerdict.LOW
     assert "4 devices made out of one processor" in low.reason
+
+
+def test_a_point_of_two_regimes_names_both_with_their_intervals():
+    # 10 ms is the least: 12.5 ms is 80 % of it and 20 ms are 50 %
+    regimes = tuple(
+        Regime(median_s=m, low_s=0.98 * m, high_s=1.02 * m, share_ratio=share, processes=3, interval="")
+        for m, share in ((0.0125, 0.6), (0.02, 0.4))
+    )
+    blurred = point(0.0125, half_ratio=0.3)
+    blurred = dataclasses.replace(blurred, samples=dataclasses.replace(blurred.samples, regimes=regimes))
+    found = judged(blurred)
+    assert found.verdict is PointVerdict.NOISY
+    assert "12.5 ms +-2.0 % in 60 % of the samples (80 % of the f32 matrix ceiling)" in found.reason
+    assert "20.0 ms +-2.0 % in 40 % of the samples (50 % of the f32 matrix ceiling)" in found.reason
+    metrics = metrics_of(blurred, found)
+    assert [r["median_s"] for r in metrics["regimes"]] == [0.0125, 0.02]
+    alone = dataclasses.replace(blurred, ceilings=None, levels=LEVELS)
+    assert "two regimes" in judged(alone).reason
+    assert "not judged" in judged(alone).reason
+
+
+def test_a_noisy_point_says_who_else_was_there():
+    found = judged(point(0.0125, half_ratio=0.3, conditions={"foreign_ratio": 0.5}))
+    assert "other programs used 50 % of the processors" in found.reason
+
+
+def test_a_stated_access_mix_is_compared_with_its_own_kind():
+    # 2 x 10^8 bytes of a copy in 40 ms are 5 GB/s: 83 % of what copies reach, and 62.5 % of updates in place
+    def one(mix, value):
+        resource = Resource(area=Area.MEMORY, level="dram", mix=mix)
+        return Ceiling(resource=resource, value=value, unit="B/s", kind=Kind.MEASURED, scope="node")
+
+    known = machine().merged([one("copy", 6e9), one("in_place", 8e9)])
+    work = Work(demand=Demand(read_bytes=1e8, write_bytes=1e8), headline="bytes", write_allocate_bytes=3e8)
+
+    def of(time_s, mix):
+        return judged(point(time_s, work=work, ceilings=known, prepared={"facts": {"mix": mix, "store": "regular"}}))
+
+    assert of(0.04, "copy").share == pytest.approx(5 / 6)
+    assert "DRAM copy bandwidth" in of(0.04, "copy").reason
+    assert "3.75 GB/s move with that counted" in of(0.08, "copy").reason  # 3 x 10^8 bytes in 80 ms
+    assert of(0.04, "gather").share == pytest.approx(5 / 8)  # nobody measured that: the best of as many reads counts

@@ -10,10 +10,11 @@ import numpy as np
 
 from mansard.core.ceilings import Ceilings, MemoryLevel
 from mansard.measure.points.audit import audit
-from mansard.measure.points.conditions import joined
+from mansard.measure.points.conditions import calm, joined
 from mansard.measure.points.evidence import Evidence
 from mansard.measure.points.interval import interval_of
 from mansard.measure.points.metrics import metrics_of
+from mansard.measure.points.regimes import intervals_by_regime
 from mansard.measure.points.result import Finding, Result, Samples, State
 from mansard.measure.points.runner import Taken, parameters_of, unmeasured
 from mansard.measure.points.timing import outliers
@@ -43,6 +44,7 @@ def samples_of(taken: Taken) -> Samples:
         low_s=found.low,
         high_s=found.high,
         interval=found.holds,
+        regimes=intervals_by_regime(taken.groups) if calm(joined(taken.seen)) else (),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from mansard.core.dtypes import DTYPE_BYTES, dtype_bytes
 from mansard.core.units import format_binary_bytes, format_bytes, format_flop, format_ratio, format_s
 from mansard.core.unknown import Unknown
+from mansard.measure.points.conditions import BUSY_RATIO, STEAL_RATIO
 from mansard.measure.points.evidence import Evidence
 from mansard.measure.points.result import Finding
 
@@ -26,8 +27,6 @@ ZERO_SHARE = 0.99
 DENORMAL_SHARE = 0.01
 FLOOR_MULTIPLE = 5.0
 FAULT_SHARE = 0.25  # of the written bytes that were touched for the first time
-BUSY_RATIO = 0.08
-STEAL_RATIO = 0.02
 DRIFT_RATIO = 0.05
 LEAST_LAG_S = 2e-4
 

@@ -10,6 +10,7 @@ from mansard.core.collectives import fit_alpha_beta
 from mansard.core.units import format_binary_bytes, format_flop_per_s, format_ratio, format_s
 from mansard.core.unknown import MaybeFloat, Unknown, is_known
 from mansard.measure.points.cliffs import cliffs, labelled, to_json
+from mansard.measure.points.conditions import BUSY_RATIO, STEAL_RATIO
 from mansard.measure.points.output import result_of_element
 from mansard.measure.points.regimes import two_regimes
 from mansard.measure.points.side_by_side import comparisons, pareto_tables, sentence
@@ -18,8 +19,6 @@ from mansard.measure.points.sustained import drift
 Element = Mapping[str, Any]
 LEAST_FOR_LAW = 3
 WORST_OF_LAW = 0.5  # relative distance of a point up to which a size law is called one
-BUSY_RATIO = 0.08
-STEAL_RATIO = 0.02
 
 
 def conclusions(elements: Sequence[Element], levels: Sequence[MemoryLevel] = ()) -> list[dict[str, Any]]:

@@ -228,6 +228,15 @@ def joined(windows: Sequence[Mapping[str, Any]]) -> Conditions:
     )
 
 
+BUSY_RATIO = 0.08
+STEAL_RATIO = 0.02
+
+
+def calm(seen: Conditions) -> bool:
+    """Return whether hardly anybody else used the processors: what the samples do is then the machine's own doing."""
+    return (seen.foreign_ratio or 0.0) <= BUSY_RATIO and (seen.steal_ratio or 0.0) <= STEAL_RATIO
+
+
 class Accelerators:
     """Clock, temperature and power of NVIDIA devices through NVML, where the library and a driver are there."""
 

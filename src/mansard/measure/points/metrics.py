@@ -63,6 +63,12 @@ def _times(e: Evidence) -> dict[str, Any]:
         "processes": len({process for process, _ in s.windows}) or 1,
         "total_duration_s": float(ms.sum()) * 1e-3 * s.per_sample, "outliers": len(s.outliers),
         "interval": s.interval,
+        "regimes": [
+            {"median_s": r.median_s, "ci95_low_s": r.low_s, "ci95_high_s": r.high_s,
+             "half_interval_ratio": r.half_ratio, "share_ratio": r.share_ratio, "processes": r.processes,
+             "interval": r.interval}
+            for r in s.regimes
+        ] or None,
     }  # fmt: skip
 
 

@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mansard.measure.points.interval import interval_of
+from mansard.measure.points.result import Regime
+
 LEAST_SAMPLES = 10
 LEAST_GAP = 0.15  # the medians of two regimes differ by at least this
 LEAST_SHARE = 0.1  # of all samples, in the smaller one
@@ -87,6 +90,38 @@ def two_regimes(windows: Sequence[Sequence[float]], *, least_gap: float = LEAST_
         fast_s=fast_s, slow_s=slow_s, fast_share_ratio=1.0 - share, windows=len(parts), evidence=evidence,
         switches=sum(1 for one, two in itertools.pairwise(mostly) if one != two),
     )  # fmt: skip
+
+
+def intervals_by_regime(groups: Sequence[Sequence[Sequence[float]]]) -> tuple[Regime, ...]:
+    """Return the fast and the slow regime of a point, each with a median and an interval of its own; empty for one regime.
+
+    Args:
+        groups: Samples of each process, as windows [s].
+
+    A sample belongs to the regime whose median is nearer on a logarithmic scale. What is between processes inside a regime
+    is in its interval; that the machine may change its regime is not, which is why there are two.
+
+    >>> fast, slow = [1.0, 1.01, 0.99, 1.0, 1.02], [2.0, 2.02, 1.98, 2.0, 2.01]
+    >>> [(r.median_s, r.share_ratio, r.processes) for r in intervals_by_regime([[fast, slow], [fast], [fast, slow]])]
+    [(1.0, 0.6, 3), (2.0, 0.4, 2)]
+    """
+    found = two_regimes([w for group in groups for w in group])
+    if found is None:
+        return ()
+    border = math.sqrt(found.fast_s * found.slow_s)
+    whole = sum(len(w) for group in groups for w in group)
+    regimes = []
+    for slow in (False, True):
+        mine = [[s for w in group for s in w if (s > border) is slow] for group in groups]
+        mine = [m for m in mine if m]
+        i = interval_of(mine)
+        regimes.append(
+            Regime(
+                median_s=i.median, low_s=i.low, high_s=i.high, share_ratio=sum(map(len, mine)) / whole,
+                processes=len(mine), interval=i.holds,
+            )
+        )  # fmt: skip
+    return tuple(regimes)
 
 
 def _mixture(x: FloatArray) -> tuple[npt.NDArray[np.bool_], float] | None:

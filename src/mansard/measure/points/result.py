@@ -50,6 +50,30 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Regime:
+    """One of two states that the machine was in while a point was measured.
+
+    Args:
+        median_s, low_s, high_s: Median of the samples in it and its 95 % interval [s].
+        share_ratio: Share of all samples that are in it.
+        processes: How many processes saw it.
+        interval: What the interval holds, in words.
+    """
+
+    median_s: float
+    low_s: float
+    high_s: float
+    share_ratio: float
+    processes: int
+    interval: str
+
+    @property
+    def half_ratio(self) -> float:
+        """Half of the interval over the median."""
+        return (self.high_s - self.low_s) / 2.0 / self.median_s if self.median_s > 0.0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Samples:
     """The times of one point, none left out.
 
@@ -67,6 +91,7 @@ class Samples:
         median_s, low_s, high_s: Median of all samples and its 95 % interval; `interval` says what the interval holds [s].
         interval: In words.
         fixed_s: Fixed cost of one dispatch, from the slope [s].
+        regimes: The fast and the slow state, where two describe the samples much better than one; else empty.
     """
 
     seconds: tuple[float, ...]
@@ -84,6 +109,7 @@ class Samples:
     high_s: float = 0.0
     interval: str = ""
     fixed_s: float | None = None
+    regimes: tuple[Regime, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

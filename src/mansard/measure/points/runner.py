@@ -16,6 +16,7 @@ from mansard.core.document import to_jsonable
 from mansard.core.errors import MansardError
 from mansard.hardware.host import meminfo
 from mansard.measure.points import expect
+from mansard.measure.points.batching import batches as batches
 from mansard.measure.points.benchmark import Benchmark, Waived, Where, Work
 from mansard.measure.points.conditions import Accelerators, Clock
 from mansard.measure.points.effort import EFFORTS as EFFORTS
@@ -29,9 +30,6 @@ from mansard.measure.points.result import now_iso as now_iso
 from mansard.measure.points.result import parameters_of as parameters_of
 from mansard.measure.points.result import unmeasured as unmeasured
 
-MEMORY_SHARE = 0.2  # of the free memory, for the arrays of the points that are kept ready at the same time
-ARRAYS_OVER_WORK = 3.0  # references, results and copies beside the arrays that are counted
-MOST_TOGETHER = 16
 START_LIMIT_S = 120.0
 FLOOR_SEEN = 1e-3  # of a call, from which on its dispatch is worth telling apart by a slope
 HEAVY_S = 1.0  # a call longer than this is named where it keeps a point from further processes
@@ -261,8 +259,7 @@ class Runner:
         for batch in batches(ready, meminfo("MemAvailable")):
             if self._spent():
                 for state in batch:
-                    text = f"the budget of {self._set.budget_s:.3g} s was spent (missing: time)"
-                    self._keep(unmeasured(state.point, State.WAIVED, text))
+                    self._keep(self._too_late(state))
                 continue
             self._batch(backend, flags, batch)
 
@@ -321,10 +318,17 @@ class Runner:
             if state.failure:
                 self._keep(self._failed(state))
                 continue
+            if not state.groups and self._spent():
+                self._keep(self._too_late(state))
+                continue
             try:
                 self._keep(self._set.finish(state))
             except MansardError as error:
                 self._keep(unmeasured(state.point, State.FAILED, error.message))
+
+    def _too_late(self, state: Taken) -> Result:
+        text = f"the budget of {self._set.budget_s:.3g} s was spent (missing: time)"
+        return unmeasured(state.point, State.WAIVED, text)
 
     def _failed(self, state: Taken) -> Result:
         return Result(
@@ -335,8 +339,10 @@ class Runner:
     def _settled(self, state: Taken, number: int) -> bool:
         """Return whether a point needs no further process."""
         taken = sum(1 for group in state.groups if group)
-        if number == 0 or taken == 0:
+        if number == 0:
             return False
+        if taken == 0:
+            return self._spent()
         if taken < number:  # it was settled before
             return True
         effort, each = self._set.effort, state.work_s / taken
@@ -375,19 +381,25 @@ class Runner:
                 left = [s for s in left if not s.failure and not s.finished[number:]]
 
     def _windows(self, worker: Worker, states: list[Taken], current: list[Taken], number: int) -> None:
-        """Prepare, take the windows of every point in random order, round by round, and release the points."""
+        """Prepare, take the windows of every point in random order, round by round, and release the points.
+
+        Where the budget ends meanwhile, no further point is prepared and no further window taken.
+        """
         effort = self._set.effort
+        ready: list[Taken] = []
         for state in self._shuffled(states):
-            current[:] = [state]
-            self._prepare(worker, state)
+            if not self._spent():
+                current[:] = [state]
+                self._prepare(worker, state)
+                ready.append(state)
         for _ in range(effort.rounds):
-            for state in self._shuffled(states):
-                if not state.failure and len(state.groups[-1]) < effort.rounds:
+            for state in self._shuffled(ready):
+                if len(state.groups[-1]) < effort.rounds and not self._spent():
                     current[:] = [state]
                     self._window(worker, state)
                     self._tell(state, number)
-        for state in self._shuffled(states):
-            if not state.failure:
+        for state in self._shuffled(ready):
+            if state.groups[-1]:
                 current[:] = [state]
                 self._finish(worker, state, last=number == 0)
         current.clear()
@@ -473,26 +485,3 @@ class Runner:
         answer = self._ask(worker, state, "finish", sync=last)
         if answer is not None:
             state.finished.append(answer)
-
-
-def batches(states: Sequence[Taken], free_bytes: float | None) -> Iterator[list[Taken]]:
-    """Return the points in batches that fit into memory together; a point too large for company is alone.
-
-    Args:
-        states: Points with their work.
-        free_bytes: Free memory of the host [B]; None where nothing tells.
-    """
-    room = MEMORY_SHARE * free_bytes if free_bytes else 2e9
-    batch: list[Taken] = []
-    held = 0.0
-    for state in states:
-        size = ARRAYS_OVER_WORK * float(state.work.demand.working_set) if state.work is not None else 0.0
-        if batch and (held + size > room or len(batch) >= MOST_TOGETHER or batch[0].resumed != state.resumed):
-            yield batch
-            batch, held = [], 0.0
-        if size > room:
-            state.in_one_go = "its arrays leave no room for other points: not interleaved with them"
-        batch.append(state)
-        held += size
-    if batch:
-        yield batch

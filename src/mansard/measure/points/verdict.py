@@ -139,12 +139,45 @@ def _least(e: Evidence, factor: float) -> LeastTime | Unknown:
         return Unknown("it is quoted as a time, with no ceiling of its own")
     if e.ceilings is None or not e.ceilings.ceilings:
         return Unknown("the ceilings of this machine are not known", ("mansard measure",))
-    least = least_time(e.demand(), at_clock(e.ceilings, factor), scope=e.scope, backend=e.where.backend)
+    known = of_its_mix(at_clock(e.ceilings, factor), e)
+    least = least_time(e.demand(), known, scope=e.scope, backend=e.where.backend)
     fitted = by_fit(e)
     if fitted is None or isinstance(fitted.time_s, Unknown):
         return least
     # Both are bounds, so the longer one is the tighter one.
     return fitted if isinstance(least.time_s, Unknown) or fitted.time_s > least.time_s else least
+
+
+def of_its_mix(ceilings: Ceilings, e: Evidence) -> Ceilings:
+    """Return ceilings of memory of the access mix that a point states as its own, where there are any of its level.
+
+    An envelope over all mixes is right for work whose mix nobody knows. A copy that is one is compared with copies: an
+    update in place needs no line read before it is written, and is half as fast again or more.
+    """
+    mix, level = e.prepared.get("facts", {}).get("mix"), e.level()
+    if e.work.headline != "bytes" or not mix or isinstance(level, Unknown):
+        return ceilings
+    if not ceilings.find(scope=e.scope, area=Area.MEMORY, level=level, mix=mix):
+        return ceilings
+
+    def fits(c: Ceiling) -> bool:
+        return c.resource.area is not Area.MEMORY or c.resource.level != level or c.resource.mix == mix
+
+    return dataclasses.replace(ceilings, ceilings=tuple(c for c in ceilings.ceilings if fits(c)))
+
+
+def _of_ceiling(share: float, ceiling: Ceiling) -> str:
+    """Return a share in words; a fixed cost is no rate that is reached.
+
+    >>> from mansard.core.ceilings import Resource
+    >>> cost = Ceiling(resource=Resource(area=Area.LATENCY, backend="jax"), value=4e-6, unit="s", kind=Kind.MEASURED)
+    >>> _of_ceiling(0.27, cost)
+    'its least time, most of it the jax fixed cost (measured), is 27 % of what it took'
+    """
+    name = f"{ceiling.resource.label}"
+    if ceiling.resource.area is Area.LATENCY:
+        return f"its least time, most of it the {name} ({ceiling.kind.value}), is {format_ratio(share)} of what it took"
+    return f"{format_ratio(share)} of the {name} ceiling ({ceiling.kind.value})"
 
 
 def _beaten(found: Judged, e: Evidence, share: Implausible) -> Judged:
@@ -185,19 +218,36 @@ def _graded(found: Judged, e: Evidence, findings: Sequence[Finding], share: floa
     if isinstance(share, Unknown):
         text = f"not judged: {share.reason}"
         if noise > NOISY_RATIO:
+            wide = f"{_regimes_in_words(e, found)}; together {wide}" if e.samples.regimes else wide
             return dataclasses.replace(found, verdict=PointVerdict.NOISY, reason=f"{wide}; {text}")
         return dataclasses.replace(found, reason=text)
     assert found.ceiling is not None
-    text = f"{format_ratio(share)} of the {found.ceiling.resource.label} ceiling ({found.ceiling.kind.value})"
+    text = _of_ceiling(share, found.ceiling)
     factors = shortfall(found, e, share)
     found = dataclasses.replace(found, factors=factors)
     if noise > NOISY_RATIO:
-        return dataclasses.replace(found, verdict=PointVerdict.NOISY, reason=f"{wide}; {text}")
+        found = dataclasses.replace(found, verdict=PointVerdict.NOISY)
+        if e.samples.regimes:
+            return dataclasses.replace(found, reason=f"{_regimes_in_words(e, found)}; together {wide}")
+        codes = {f.code: f.text for f in findings}
+        why = next((f": {codes[code]}" for code in ("foreign_load", "steal", "page_faults") if code in codes), "")
+        return dataclasses.replace(found, reason=f"{wide}{why}; {text}")
     if share >= NORMAL_SHARE:
         return dataclasses.replace(found, verdict=PointVerdict.NORMAL, reason=text)
     why = next(likely_reasons(found, e, findings), "")
     rest = why or "nothing that was looked at explains it"
     return dataclasses.replace(found, verdict=PointVerdict.LOW, reason=f"{text}: {rest}")
+
+
+def _regimes_in_words(e: Evidence, found: Judged) -> str:
+    """Return the two regimes of a point, each with its interval and its share of the ceiling."""
+    parts = []
+    for r in e.samples.regimes:
+        part = f"{format_s(r.median_s)} +-{format_ratio(r.half_ratio)} in {format_ratio(r.share_ratio)} of the samples"
+        if found.least_s is not None and found.ceiling is not None:
+            part += f" ({format_ratio(found.least_s / r.median_s)} of the {found.ceiling.resource.label} ceiling)"
+        parts.append(part)
+    return f"two regimes: {' and '.join(parts)}"
 
 
 def shortfall(found: Judged, e: Evidence, share: float) -> dict[str, float]:
@@ -238,6 +288,9 @@ def likely_reasons(found: Judged, e: Evidence, findings: Sequence[Finding]) -> I
     if cores is not None and cores < CORES_SLACK:
         yield f"it kept {e.conditions.cores_used:.1f} of {threads_of(e)} cores busy"
     yield from _regime(found, e)
+    if e.work.write_allocate_bytes is not None and e.prepared.get("facts", {}).get("store") == "regular":
+        rate = format_bytes_per_s(e.work.write_allocate_bytes / e.time_s)
+        yield f"regular stores read each line before they write it: {rate} move with that counted"
     if "drift" in codes:
         yield codes["drift"]
     per_cycle = found.factors.get("flop_per_cycle_per_core")
