@@ -17,7 +17,7 @@ from mansard.core.errors import InputError, UndecidedError
 from mansard.diagnose.facts_of import Peers, peers_of
 from mansard.diagnose.profile import DeviceDiagnosis, Question, diagnose_profile
 from mansard.diagnose.records import StepTime, Verdict
-from mansard.trace.many import FailedFile, Progress, map_files
+from mansard.trace.many import FailedFile, Progress, cluster, map_files
 from mansard.trace.rank_facts import RankFacts, facts_of
 from mansard.trace.ranks import JobRanks, RankSummary, compare_facts, compare_ranks
 from mansard.trace.timeline import Timeline
@@ -168,6 +168,14 @@ def diagnose_files(
         InputError: Fewer than two could be read.
         UndecidedError: In none of them a device did any work, or none could be diagnosed.
     """
+    with cluster(engine):
+        return _diagnosed(paths, question, opened, jobs, engine, progress)
+
+
+def _diagnosed(
+    paths: Sequence[Path], question: Question, opened: Opener, jobs: int | None, engine: str,
+    progress: Callable[[str], Progress],
+) -> JobDiagnosis:  # fmt: skip
     few = len(paths) < FEW and jobs is None and engine == "local"
     opener = _Holding(opened) if few else opened
     count = 1 if few else jobs

@@ -6,6 +6,7 @@ after some files: memory stays where it is, however many there are. A file that 
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import multiprocessing
 import os
@@ -194,7 +195,19 @@ def _alone(task: Task, order: Order) -> Any:
             return FailedFile(source=order[0], error=text)
 
 
-def _by_ray(task: Task, orders: Sequence[Order]) -> Iterator[Any]:
+@contextlib.contextmanager
+def cluster(engine: str) -> Iterator[None]:
+    """Hold one connection to the cluster over several rounds; nothing to do for other engines.
+
+    Args:
+        engine: `local` or `ray`.
+
+    Raises:
+        InputError: Ray is not installed.
+    """
+    if engine != "ray":
+        yield
+        return
     try:
         import ray
     except ImportError:
@@ -203,8 +216,17 @@ def _by_ray(task: Task, orders: Sequence[Order]) -> Iterator[Any]:
     if own:
         ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=False, include_dashboard=False)
     try:
-        # Shared words travel once, not with every file.
-        work = ray.put(task)
+        yield
+    finally:
+        if own:
+            ray.shutdown()
+
+
+def _by_ray(task: Task, orders: Sequence[Order]) -> Iterator[Any]:
+    with cluster("ray"):
+        import ray
+
+        work = ray.put(task)  # shared words travel once, not with every file
         remote: Any = ray.remote(max_retries=1, max_calls=FILES_PER_PROCESS)(_called)
         ahead = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
         under_way: deque[tuple[Order, Any]] = deque()
@@ -218,9 +240,6 @@ def _by_ray(task: Task, orders: Sequence[Order]) -> Iterator[Any]:
                 yield ray.get(reference)
             except ray.exceptions.RayError as error:
                 yield FailedFile(source=order[0], error=f"the worker was lost: {type(error).__name__}")
-    finally:
-        if own:
-            ray.shutdown()
 
 
 def _called(task: Task, *order: Any) -> Any:

@@ -52,7 +52,7 @@ class Rank:
 
         Args:
             rank, ranks: Which of how many.
-            store: File of a store, `tcp://host:port` of one, or a store.
+            store: `tcp://host:port` of a store, or a store.
             device_type: `cpu` for gloo, `cuda` for NCCL.
             timeout_s: Longest time of one exchange [s].
             address: Own address on the network to use; empty for the loopback.
@@ -72,21 +72,29 @@ class Rank:
         self._held: dict[str, Held] = {}
 
     @staticmethod
-    def make_store(ranks: int) -> Any:
-        """Return a store that the ranks of other hosts can reach, at a port that the system chose."""
+    def make_store(ranks: int, *, listener: socket.socket | None = None) -> Any:
+        """Return a store in this process; it leaves no file behind, however the process ends.
+
+        Args:
+            ranks: Ranks of the job.
+            listener: Where it listens; None for a port that the system chose, which other hosts can reach.
+        """
         import torch.distributed as dist
 
-        return dist.TCPStore("localhost", 0, ranks, is_master=True, wait_for_workers=False)
+        if listener is None:
+            return dist.TCPStore("localhost", 0, ranks, is_master=True, wait_for_workers=False)
+        host, port = listener.getsockname()[:2]
+        return dist.TCPStore(
+            host, port, ranks, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+        )
 
     def _reached_store(self) -> Any:
         import torch.distributed as dist
 
         if not isinstance(self._store, str):
             return self._store
-        if self._store.startswith("tcp://"):
-            host, _, port = self._store.removeprefix("tcp://").rpartition(":")
-            return dist.TCPStore(host, int(port), self.ranks, is_master=False, timeout=self._timeout)
-        return dist.FileStore(self._store, self.ranks)
+        host, _, port = self._store.removeprefix("tcp://").rpartition(":")
+        return dist.TCPStore(host, int(port), self.ranks, is_master=False, timeout=self._timeout)
 
     def join(self) -> str:
         """Join the process group; every rank does it at the same time."""

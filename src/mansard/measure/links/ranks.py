@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -39,7 +38,6 @@ class Pool:
         self.ranks = ranks
         self.device_type = device_type
         self.users = 0
-        self._folder = Path(tempfile.mkdtemp(prefix="mansard-ranks-"))
         self._children: list[subprocess.Popen[bytes]] = []
         self._errors: list[Any] = []
         self._remote: list[Remote] = []
@@ -56,7 +54,10 @@ class Pool:
     def _start(self) -> None:
         from mansard.measure.links.rank_worker import Rank
 
-        store = str(self._folder / "store")
+        listener = socket.create_server(("127.0.0.1", 0), backlog=self.ranks)
+        port = int(listener.getsockname()[1])
+        own_store = Rank.make_store(self.ranks, listener=listener)
+        store = f"tcp://127.0.0.1:{port}"
         for rank in range(1, self.ranks):
             words = {"rank": rank, "ranks": self.ranks, "store": store, "device_type": self.device_type}
             errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the pool
@@ -70,7 +71,7 @@ class Pool:
         end = time.monotonic() + START_S
         for child in self._children:  # all are up before rank 0 waits for them, so that a failure is told at once
             self._answer(child, end)
-        self.own = Rank(rank=0, ranks=self.ranks, store=store, device_type=self.device_type, timeout_s=TIMEOUT_S)
+        self.own = Rank(rank=0, ranks=self.ranks, store=own_store, device_type=self.device_type, timeout_s=TIMEOUT_S)
         self.tell("join", {})
 
     def _meet(self, hub: str) -> None:
@@ -180,7 +181,6 @@ class Pool:
         for errors in self._errors:
             errors.close()
         self._children, self._errors, self._remote = [], [], []
-        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 _pools: dict[tuple[int, str], Pool] = {}
