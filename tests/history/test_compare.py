@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from mansard.history.compare import ComparisonVerdict, Limits, compare, compare_lists
 from mansard.history.documents import read_bytes, read_samples
+from mansard.history.evidence import bursts_of
 from mansard.history.records import Record
 from mansard.history.statistics import (
     Side,
     benjamini_hochberg,
-    between_runs,
+    between_bursts,
     median_draws,
     ratio_of_medians,
     ratio_of_pairs,
@@ -191,13 +192,78 @@ def test_ranks_of_bootstrap_medians_are_those_of_resampling(n: int) -> None:
     assert np.abs(share[0] - share[1]).max() < 0.012  # Kolmogorov and Smirnov: 1.63 x sqrt(2 / 40 000) = 0.0115 at 1 %
 
 
-def test_variance_between_runs_is_pooled_and_divided_by_runs() -> None:
-    # r = 1 % worth 3 degrees, two runs whose logs are 0 and 0.04: s^2 = 0.0008, degrees 3 + 1.
-    variance, degrees = between_runs([0.0, 0.04], 2, 0.01)
-    assert variance == pytest.approx((3 * 1e-4 + 0.0008) / 4 / 2)
-    assert degrees == 4
-    # Two processes of one run: not divided, because they share the minutes.
-    assert between_runs([0.0, 0.04], 1, 0.01)[0] == pytest.approx((3 * 1e-4 + 0.0008) / 4)
+def burst(*centres: float) -> Side:
+    """Runs without spread inside, a burst each: their logarithms are the centres."""
+    runs = tuple(((math.exp(c),) * 5,) for c in centres)
+    return Side(runs=runs, bursts=tuple(range(len(centres))))
+
+
+def test_variance_between_bursts_is_that_of_the_history_and_divided_by_bursts() -> None:
+    # Two bursts 0.04 apart: s^2 = 0.0008 with one degree, above the floor of 1e-4; divided by two bursts, three degrees known.
+    (left, degrees), (right, alone) = between_bursts([burst(0.0, 0.04), burst(0.0)], 0.01)
+    assert left == pytest.approx(0.0008 / 2)
+    assert degrees == 3 + 1
+    # The side of one burst has the variance that the other one shows, not divided, and no more degrees for it.
+    assert right == pytest.approx(0.0008)
+    assert alone == 3
+    # Both have a history: 0.0008 and 0.0002 with a degree each are 0.0005 with two.
+    both = between_bursts([burst(0.0, 0.04), burst(0.0, 0.02)], 0.01)
+    assert both == [(pytest.approx(0.0005 / 2), 5), (pytest.approx(0.0005 / 2), 5)]
+
+
+def test_runs_of_one_burst_are_never_divided_by() -> None:
+    # Four runs in a row that agree: the floor of 1 % stays, however many they are.
+    many = Side(runs=(((1.0,) * 5,),) * 4)
+    assert between_bursts([many, many], 0.01) == [(pytest.approx(1e-4), 3)] * 2
+    # Two runs of a burst 0.04 apart: a spread of 0.04 / sqrt(2) among them, of which 1.5 times is taken between bursts.
+    loud = Side(runs=(((1.0,) * 5,), ((math.exp(0.04),) * 5,)))
+    assert between_bursts([loud], 0.01)[0] == (pytest.approx((1.5 * 0.04) ** 2 / 2), 3)
+
+
+def test_a_loud_burst_is_less_sure_than_a_quiet_one() -> None:
+    # Logarithms -0.1, 0, 0.1 ...: the median of their absolute values is 0.1, half of 1.4826 times that is the floor.
+    samples = tuple(math.exp(x) for x in (-0.1, -0.1, 0.0, 0.1, 0.1))
+    assert between_bursts([Side(runs=((samples,),))], 0.01)[0][0] == pytest.approx((0.5 * 1.4826 * 0.1) ** 2)
+
+
+def timed(moment: str, *values: float) -> Record:
+    document = {"schema": "samples/1", "created": moment, "benchmarks": [{"name": "x", "runs": [list(values)]}]}
+    return read_bytes(json.dumps(document).encode(), source=moment)
+
+
+def test_runs_a_minute_apart_are_bursts_of_their_own() -> None:
+    times = [
+        "2026-01-01T10:00:00+00:00",
+        "2026-01-01T10:00:30Z",
+        "2026-01-01T10:01:25",
+        "2026-01-01T10:02:30",
+        "",
+        "what",
+    ]
+    # 30 s and 55 s after the one before, then 65 s: a new one. What tells no time is one burst together.
+    assert bursts_of(times) == (1, 1, 1, 2, 0, 0)
+    assert bursts_of(times[::-1]) == (0, 0, 2, 1, 1, 1)
+
+
+def test_runs_apart_in_time_tell_more_than_runs_in_a_row() -> None:
+    apart = [timed(f"2026-01-0{i + 1}T10:00:00", *[1.0 + 0.001 * i] * 9) for i in range(6)]
+    in_a_row = [timed(f"2026-01-01T10:00:0{i}", *[1.0 + 0.001 * i] * 9) for i in range(6)]
+    later = [timed(f"2026-02-0{i + 1}T10:00:00", *[1.001 + 0.001 * i] * 9) for i in range(6)]
+    reach = [compare([*side], later).results[0].smallest_ratio for side in (apart, in_a_row)]
+    assert reach[0] < reach[1]  # type: ignore[operator]
+
+
+def test_memory_regimes_are_compared_like_with_like() -> None:
+    slow, fast = [2.0, 2.01, 1.99, 2.0, 2.02], [1.0, 1.01, 0.99, 1.0, 1.02]
+    history = [timed(f"2026-01-0{i + 1}T10:00:00", *(slow if i % 2 else fast)) for i in range(6)]
+    same = compare(history, [timed("2026-01-09T10:00:00", *slow)]).results[0]
+    assert (same.verdict, same.ratio) == (ComparisonVerdict.SAME, pytest.approx(1.0))
+    assert "3 of 6 runs" in same.reason
+    # 25 % slower than the slow regime is slower, and not taken for a mix of both.
+    slower = compare(history, [timed("2026-01-09T10:00:00", *(1.25 * x for x in slow))]).results[0]
+    assert (slower.verdict, slower.ratio) == (ComparisonVerdict.SLOWER, pytest.approx(1.25))
+    # A history of one regime alone says nothing of the other.
+    assert compare(history[::2], [timed("2026-01-09T10:00:00", *slow)]).verdict is ComparisonVerdict.SLOWER
 
 
 def test_the_interval_of_two_single_runs_is_that_of_two_spreads() -> None:
@@ -217,11 +283,22 @@ def test_pairs_do_not_see_a_drift_that_both_share() -> None:
     rng = np.random.default_rng(0)
     drift = np.exp(np.cumsum(rng.normal(0, 0.05, 40)))
     a, b = drift * np.exp(rng.normal(0, 0.01, 40)), 1.05 * drift * np.exp(rng.normal(0, 0.01, 40))
-    paired = ratio_of_pairs(list(a), list(b), tolerance=0.02)
+    paired = ratio_of_pairs([a], [b], tolerance=0.02)
     assert paired.low > 1.03
     assert paired.high < 1.07
     apart = ratio_of_medians(Side(runs=((tuple(a),),)), Side(runs=((tuple(b),),)), tolerance=0.02)
     assert math.log(apart.high / apart.low) > 3 * math.log(paired.high / paired.low)
+
+
+def test_pairs_of_processes_that_differ_widen_the_interval() -> None:
+    # Five pairs of processes whose ratios are 1.00, 1.02, 1.04, 1.06, 1.08 without noise inside: taken as rounds alone they are sure.
+    a, b = [[1.0] * 20] * 5, [[1.0 + 0.02 * i] * 20 for i in range(5)]
+    together = ratio_of_pairs(a, b, tolerance=0.02)
+    flat = ratio_of_pairs([[x for g in a for x in g]], [[x for g in b for x in g]], tolerance=0.02)
+    assert together.low < 1.02 < flat.low
+    # s of the logarithms: about 0.0304, 4 degrees; floor 0.005, 3 degrees: sqrt((3 x 0.005^2 + 4 x 0.0304^2) / 7 / 5) = 0.0104,
+    # and 2.365 of it on either side of 4 % (log 0.0392), with the bootstrap of the rounds in it.
+    assert math.log(together.high) > 0.0392 + 2.0 * 0.0104
 
 
 def test_adjusted_probabilities_by_hand() -> None:

@@ -13,17 +13,10 @@ from enum import StrEnum
 from typing import Any
 
 from mansard.core.unknown import Unknown
+from mansard.history.evidence import Evidence, evidence_of
 from mansard.history.fingerprint import Difference, differences
 from mansard.history.records import SHARES, Measurement, Record
-from mansard.history.statistics import (
-    DRAWS,
-    LEVEL,
-    Ratio,
-    Side,
-    benjamini_hochberg,
-    ratio_of_medians,
-    ratio_of_pairs,
-)
+from mansard.history.statistics import DRAWS, LEVEL, Ratio, benjamini_hochberg
 from mansard.measure.points.interval import RUN_RATIO
 
 #: Fewer samples than this on a side decide nothing: of four and four, one arrangement in 35 separates them by chance.
@@ -184,12 +177,15 @@ class _Open:
 
     a: Measurement
     sides: tuple[tuple[Measurement, ...], tuple[Measurement, ...]]
-    ratio: Ratio
-    cycles: Ratio | None
+    evidence: Evidence
     samples: tuple[int, int]
-    values: tuple[float, float]
     differs: tuple[Difference, ...]
     exact: bool
+
+    @property
+    def ratio(self) -> Ratio:
+        """Candidate over baseline."""
+        return self.evidence.ratio
 
 
 def compare(baseline: Sequence[Record], candidate: Sequence[Record], limits: Limits | None = None) -> Comparison:
@@ -227,12 +223,23 @@ def compare_measurements(
     return _decide([_entry(list(baseline), list(candidate), chosen)], chosen)[0]
 
 
+def compare_figures(
+    baseline: Sequence[Measurement], candidate: Sequence[Measurement], limits: Limits | None = None
+) -> Comparison:
+    """Compare figures of two sides by their names; see `compare`."""
+    sides = [
+        Record(source=n, schema="figures", created="", sha256=n, measurements=tuple(m))
+        for n, m in (("baseline", baseline), ("candidate", candidate))
+    ]
+    return compare(sides[:1], sides[1:], limits)
+
+
 def _by_name(records: Sequence[Record]) -> dict[str, list[Measurement]]:
     found: dict[str, list[Measurement]] = {}
     for record in records:
         for m in record.measurements:
             if m.primary:
-                found.setdefault(m.name, []).append(m)
+                found.setdefault(m.name, []).append(replace(m, taken=m.taken or record.created))
     return found
 
 
@@ -316,55 +323,9 @@ def _measured(
         code = "single_sample" if min(counts) == 1 else "too_few_samples"
         reason = f"{counts[0]} and {counts[1]} samples: at least {LEAST_SAMPLES} on each side are needed to tell a change from noise"
         return _closed(first, a, b, ComparisonVerdict.INCONCLUSIVE, code, reason, differs)
-    ratio = _ratio(a, b, limits)
-    clocks = [m.clock_hz for m in (*a, *b)]
-    cycles = None
-    if first.unit == "s" and all(clocks) and _spread([c for c in clocks if c]) > 0.01:
-        # In cycles: each time times the clock it ran at. Work of the core does not change with the clock, memory's does.
-        cycles = _ratio([_in_cycles(m) for m in a], [_in_cycles(m) for m in b], limits)
-    sides = _side(a), _side(b)
     return _Open(
-        a=first, sides=(tuple(a), tuple(b)), ratio=ratio, cycles=cycles, samples=counts, values=(sides[0].median, sides[1].median), differs=differs,
-        exact=exact,
+        a=first, sides=(tuple(a), tuple(b)), evidence=evidence_of(a, b, limits), samples=counts, differs=differs, exact=exact
     )  # fmt: skip
-
-
-def _spread(values: Sequence[float]) -> float:
-    return max(values) / min(values) - 1.0
-
-
-def _in_cycles(m: Measurement) -> Measurement:
-    scale = m.clock_hz or 1.0
-    stated = None if m.stated is None else (m.stated[0] * scale, m.stated[1] * scale, m.stated[2] * scale)
-    return replace(m, groups=tuple(tuple(x * scale for x in g) for g in m.groups), stated=stated)
-
-
-def _side(side: Sequence[Measurement]) -> Side:
-    exact = all(m.exact for m in side)
-    if all(m.groups for m in side):
-        return Side(runs=tuple(m.groups for m in side), exact=exact)
-    # A run with samples beside one that only states its figure: what both have is the figure.
-    from mansard.core.stats import median_interval
-
-    stated = []
-    for m in side:
-        if m.stated is not None:
-            stated.append(m.stated)
-        else:
-            s = median_interval(m.samples)
-            stated.append((s.median, s.low, s.high))
-    return Side(stated=tuple(stated), exact=exact)
-
-
-def _ratio(a: Sequence[Measurement], b: Sequence[Measurement], limits: Limits) -> Ratio:
-    sides = _side(a), _side(b)
-    if limits.interleaved and len(sides[0].samples) == len(sides[1].samples) > 0:
-        return ratio_of_pairs(
-            sides[0].samples, sides[1].samples, tolerance=limits.tolerance_ratio, draws=limits.draws, seed=limits.seed
-        )
-    return ratio_of_medians(
-        *sides, tolerance=limits.tolerance_ratio, run_ratio=limits.run_ratio, draws=limits.draws, seed=limits.seed
-    )
 
 
 # --- the verdicts ----------------------------------------------------------------------------------------------------
@@ -389,7 +350,7 @@ def _sharpened(entries: Sequence[Result | _Open], limits: Limits) -> list[Result
         return list(entries)
     more = replace(limits, draws=needed)
     return [
-        replace(e, ratio=_ratio(*e.sides, more)) if isinstance(e, _Open) and not e.exact and e.ratio.p_changed < limits.level else e
+        replace(e, evidence=evidence_of(*e.sides, more)) if isinstance(e, _Open) and not e.exact and e.ratio.p_changed < limits.level else e
         for e in entries
     ]  # fmt: skip
 
@@ -402,12 +363,11 @@ def _judge(e: _Open, p: float | None, limits: Limits) -> Result:
         and p <= limits.level
         and (r.low > 1.0 + limits.tolerance_ratio or r.high < 1.0 / (1.0 + limits.tolerance_ratio))
     )
-    verdict, code, reason = (
-        _called(e, up, limits) if called else _not_called(e, p, limits)
-    )  # fmt: skip
+    verdict, code, reason = _called(e, up, limits) if called else _not_called(e, p, limits)
+    reason += f"; {e.evidence.note}" if e.evidence.note else ""
     return Result(
         name=e.a.name, metric=e.a.metric, unit=e.a.unit, verdict=verdict, code=code, reason=reason, ratio=r.value,
-        ci95=(r.low, r.high), baseline=e.values[0], candidate=e.values[1], samples=e.samples, p_adjusted=p,
+        ci95=(r.low, r.high), baseline=e.evidence.values[0], candidate=e.evidence.values[1], samples=e.samples, p_adjusted=p,
         smallest_ratio=smallest_change(r, limits), differs=e.differs,
     )  # fmt: skip
 
@@ -431,11 +391,11 @@ def _called(e: _Open, up: bool, limits: Limits) -> tuple[ComparisonVerdict, str,
     if better and factor >= COLLAPSED_RATIO:
         reason = f"{factor:.3g} times better: a measurement that collapsed is likelier (work left out, dead code, a missing sync)"
         return ComparisonVerdict.IMPLAUSIBLE, "collapsed", reason
-    difference = abs(e.values[1] - e.values[0])
+    difference = abs(e.evidence.values[1] - e.evidence.values[0])
     if m.unit == "s" and difference < limits.floor_s:
         reason = f"the difference of {difference:.2g} s is below the floor of {limits.floor_s:.2g} s"
         return ComparisonVerdict.INCONCLUSIVE, "below_absolute_floor", reason
-    c = e.cycles
+    c = e.evidence.cycles
     if c is not None:
         holds = c.low > 1.0 + limits.tolerance_ratio if up else c.high < 1.0 / (1.0 + limits.tolerance_ratio)
         if not holds:

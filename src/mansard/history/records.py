@@ -66,6 +66,7 @@ class Measurement:
         fingerprint: What it depends on.
         flaw: Why it must not be believed: the document called it implausible.
         absent: Why there is no figure.
+        taken: When it was made, ISO 8601; empty takes the time of its record.
     """
 
     benchmark: str
@@ -79,6 +80,7 @@ class Measurement:
     fingerprint: Fingerprint = field(default_factory=Fingerprint)
     flaw: str = ""
     absent: str = ""
+    taken: str = ""
 
     @property
     def name(self) -> str:

@@ -1,7 +1,8 @@
 """The interval of a ratio of two medians, and many such ratios at once.
 
-Three sources of spread are kept apart: samples within a run (bootstrap of the median), processes or runs that differ from each other
-(estimated where there are several), and what is known of the machine between runs (a stated floor, because one run cannot see it).
+Two sources of spread are kept apart: samples within a run (bootstrap of the median), and the state of the machine, which changes from
+one burst of runs to the next. The latter is estimated from the history of both sides where there are several bursts, and is never
+taken to be less than a stated floor, nor less than what the burst itself shows: runs made close together agree, and cannot see it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ FloatArray = npt.NDArray[np.float64]
 
 DRAWS = 20_000
 LEVEL = 0.05
+#: What the spread inside a burst says of that between bursts, at least; see `Burst.floor`.
+INSIDE_SHARE = 0.5
+AMONG_SHARE = 1.5
+#: Two processes of the same program differ by this for as long as they live; a stated floor (docs/history.md).
+PAIR_RATIO = 0.005
 _NORMAL_975 = 1.959964
 
 
@@ -60,11 +66,13 @@ class Side:
         runs: Samples: runs, the processes of each, the samples of each process; all positive.
         stated: Value and 95 % interval of each run that has no samples.
         exact: A computed figure without spread.
+        bursts: Which burst each run, or each stated figure, belongs to; empty is one burst for all.
     """
 
     runs: tuple[tuple[tuple[float, ...], ...], ...] = ()
     stated: tuple[tuple[float, float, float], ...] = ()
     exact: bool = False
+    bursts: tuple[int, ...] = ()
 
     @property
     def samples(self) -> list[float]:
@@ -81,40 +89,88 @@ class Side:
         """Independent runs."""
         return len(self.runs) or len(self.stated)
 
-    def group_logs(self) -> list[float]:
-        """Return the logarithm of the median of each run, or of each process where there is one run."""
-        if not self.runs:
-            return [math.log(s[0]) for s in self.stated]
-        if len(self.runs) == 1:
-            return [math.log(float(np.median(g))) for g in self.runs[0] if g]
-        return [math.log(float(np.median([x for g in run for x in g]))) for run in self.runs]
+    def by_burst(self) -> list[Burst]:
+        """Return the runs in bursts: those that share the state of the machine."""
+        numbers = self.bursts or (0,) * self.run_count
+        found = []
+        for number in dict.fromkeys(numbers):
+            at = [i for i, n in enumerate(numbers) if n == number]
+            if self.runs:
+                groups = [np.log(np.asarray(g, dtype=np.float64)) for i in at for g in self.runs[i] if g]
+                whole = float(np.median(np.concatenate(groups)))
+                inside = float(np.median([_mad(g) for g in groups]))
+            else:
+                groups = [np.log([self.stated[i][0]]) for i in at]
+                whole, inside = float(np.median(np.concatenate(groups))), 0.0
+            medians = [float(np.median(g)) for g in groups]
+            among = float(np.std(medians, ddof=1)) if len(medians) > 1 else 0.0
+            found.append(Burst(centre=whole, inside=inside, among=among))
+        return found
 
 
-def between_runs(logs: Sequence[float], runs: int, run_ratio: float) -> tuple[float, int]:
-    """Return the variance of a side from run to run, on a logarithmic scale, and its degrees of freedom.
+def _mad(x: FloatArray) -> float:
+    """Return the median absolute deviation, scaled to the standard deviation of a normal sample."""
+    return 1.4826 * float(np.median(np.abs(x - np.median(x))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Burst:
+    """Runs that were made one after the other: the state of the machine counts once, whatever their number.
 
     Args:
-        logs: Logarithms of the medians of the runs, or of the processes of one run.
-        runs: How many independent runs there are.
+        centre: Logarithm of the median of all samples.
+        inside: Spread of the samples of a process (relative).
+        among: Spread of the medians of its processes and runs (relative); 0 where there is one.
+    """
+
+    centre: float
+    inside: float
+    among: float
+
+    def floor(self, run_ratio: float) -> float:
+        """Return the least spread between this burst and others: what is known of the machine, or what the burst itself shows.
+
+        Args:
+            run_ratio: Known spread between runs.
+
+        A machine that is disturbed within a burst is disturbed between bursts. The shares were chosen on recorded runs of a loud
+        machine and tried on others (docs/history.md).
+
+        >>> round(Burst(centre=0.0, inside=0.04, among=0.02).floor(0.01), 3)
+        0.03
+        """
+        return max(run_ratio, INSIDE_SHARE * self.inside, AMONG_SHARE * self.among)
+
+
+def between_bursts(sides: Sequence[Side], run_ratio: float) -> list[tuple[float, int]]:
+    """Return for each side the variance of its figure from burst to burst, on a logarithmic scale, and the degrees of freedom.
+
+    Args:
+        sides: The sides of a comparison: what either shows of the machine holds for both.
         run_ratio: What is known of the spread between runs on such a machine (relative standard deviation).
 
-    Processes of one run share its minutes, so more of them do not average the drift of the machine away: only runs do.
-    Source: the pooling of `measure.points.interval` (Gelman et al., Bayesian Data Analysis, section 2.6).
+    Runs of one burst share a regime, so they are never divided by: only bursts are. The spread of the centres of bursts is pooled
+    over both sides, and no burst is taken to be surer than its own floor. A side of one burst has the degrees of that knowledge
+    alone, however much the other side tells: its burst may be the odd one.
 
-    One run with r = 1 %: variance 1e-4, three degrees of freedom.
+    One run each with r = 1 %: variance 1e-4, three degrees of freedom.
 
-    >>> v, degrees = between_runs([0.0], 1, 0.01)
-    >>> round(v, 6), degrees
-    (0.0001, 3)
+    >>> [(round(v, 6), d) for v, d in between_bursts([Side(runs=(((1.0,),),))] * 2, 0.01)]
+    [(0.0001, 3), (0.0001, 3)]
     """
-    k = len(logs)
-    spread = float(np.var(logs, ddof=1)) if k > 1 else 0.0
-    degrees = RUN_WEIGHT + k - 1
-    return (RUN_WEIGHT * run_ratio**2 + (k - 1) * spread) / degrees / max(1, runs), degrees
+    every = [s.by_burst() for s in sides]
+    degrees = sum(len(b) - 1 for b in every)
+    squares = sum(float(((c - c.mean()) ** 2).sum()) for c in (np.array([x.centre for x in b]) for b in every))
+    pooled = squares / degrees if degrees else 0.0
+    found = []
+    for bursts in every:
+        variance = float(np.mean([max(b.floor(run_ratio) ** 2, pooled) for b in bursts])) / len(bursts)
+        found.append((variance, RUN_WEIGHT + (degrees if len(bursts) > 1 else 0)))
+    return found
 
 
-def side_draws(side: Side, draws: int, rng: np.random.Generator, run_ratio: float) -> FloatArray:
-    """Return draws of the logarithm of a side's figure, within and between runs together."""
+def side_draws(side: Side, draws: int, rng: np.random.Generator, between: tuple[float, int]) -> FloatArray:
+    """Return draws of the logarithm of a side's figure, within and between bursts together."""
     if side.exact:
         return np.full(draws, math.log(side.median))
     if side.runs:
@@ -123,7 +179,7 @@ def side_draws(side: Side, draws: int, rng: np.random.Generator, run_ratio: floa
         widths = [math.log(high / low) / (2.0 * _NORMAL_975) if high > low > 0 else 0.0 for _, low, high in side.stated]
         scale = math.sqrt(sum(w * w for w in widths)) / len(widths)
         inside = math.log(side.median) + scale * rng.standard_normal(draws)
-    variance, degrees = between_runs(side.group_logs(), side.run_count, run_ratio)
+    variance, degrees = between
     if variance > 0.0:
         inside = inside + math.sqrt(variance) * rng.standard_t(degrees, draws)
     return np.asarray(inside, dtype=np.float64)
@@ -170,28 +226,41 @@ def ratio_of_medians(
     (1.2, True, True)
     """
     rng = np.random.default_rng(seed)
-    change = side_draws(b, draws, rng, run_ratio) - side_draws(a, draws, rng, run_ratio)
+    of_a, of_b = between_bursts([a, b], run_ratio)
+    change = side_draws(b, draws, rng, of_b) - side_draws(a, draws, rng, of_a)
     return _ratio(math.log(b.median / a.median), change, tolerance)
 
 
 def ratio_of_pairs(
-    a: Sequence[float], b: Sequence[float], *, tolerance: float, draws: int = DRAWS, seed: int = 0
+    a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], *, tolerance: float, draws: int = DRAWS, seed: int = 0
 ) -> Ratio:
     """Return the median of the ratios of pairs that were measured right after each other.
 
     Args:
-        a, b: Baseline and candidate of each round, the same number.
+        a, b: Baseline and candidate of each round, by the pair of processes they were taken in; as many of each.
         tolerance: The smallest change that matters, relative.
         draws: Draws of the interval.
         seed: Seed.
 
-    A machine that drifts from minute to minute moves both of a pair, so their ratio holds still: there is no spread between runs to add.
+    A machine that drifts from minute to minute moves both of a pair, so their ratio holds still: there is no spread between runs to
+    add. What a process has for its life, such as the placement of its memory, is in all of its rounds; where there are several pairs of
+    processes with several rounds each, the spread of their ratios is added, pooled with a floor of `PAIR_RATIO`.
 
-    >>> ratio_of_pairs([1.0, 2.0, 4.0] * 3, [1.1, 2.2, 4.4] * 3, tolerance=0.02).low > 1.09
+    >>> ratio_of_pairs([[1.0, 2.0, 4.0] * 3], [[1.1, 2.2, 4.4] * 3], tolerance=0.02).low > 1.09
     True
     """
-    logs = np.log(np.asarray(b, dtype=np.float64)) - np.log(np.asarray(a, dtype=np.float64))
-    return _ratio(float(np.median(logs)), median_draws(logs, draws, np.random.default_rng(seed)), tolerance)
+    rng = np.random.default_rng(seed)
+    left, right = (np.log(np.concatenate([np.asarray(g, dtype=np.float64) for g in side])) for side in (a, b))
+    logs = right - left
+    change = median_draws(logs, draws, rng)
+    sizes = [len(g) for g in a]
+    if len(sizes) > 1 and sizes == [len(g) for g in b] and max(sizes) > 1:
+        medians = np.array([np.median(part) for part in np.split(logs, np.cumsum(sizes)[:-1])])
+        k = len(sizes)
+        degrees = RUN_WEIGHT + k - 1
+        variance = (RUN_WEIGHT * PAIR_RATIO**2 + (k - 1) * float(medians.var(ddof=1))) / degrees / k
+        change = change + math.sqrt(variance) * rng.standard_t(degrees, draws)
+    return _ratio(float(np.median(logs)), change, tolerance)
 
 
 def _ratio(centre: float, change: FloatArray, tolerance: float) -> Ratio:

@@ -315,7 +315,8 @@ class Store:
         found = tuple(measurement_from_json(json.loads(c)) for c in contents)
         empty = "" if any(not m.absent for m in found) else "the document holds no figure to compare"
         record = Record(
-            source=stored.source, schema=stored.schema, created=stored.created, sha256=stored.sha256, measurements=found, empty=empty
+            source=stored.source, schema=stored.schema, created=stored.created or row["entered"], sha256=stored.sha256,
+            measurements=found, empty=empty,
         )  # fmt: skip
         return Entry(state=row["state"], reason=row["reason"], added=row["entered"], stored=stored, record=record)
 
