@@ -205,7 +205,8 @@ def step_of(grid: TrainingGrid, rows: Rows, scale: Scale = AS_IS) -> dict[str, A
     outer_f, outer_l = by["first"] * depth, by["last"] * depth
     table = m.table[d, j]
     layer = forward + backward + again + tensor + context + expert
-    data = _data(grid, rows, t, m, forward + tensor / 2.0, backward + again + tensor / 2.0)
+    first_pass = m.tensor[d, j] / depth
+    data = _data(grid, rows, t, m, forward + first_pass, backward + again + tensor - first_pass)
     one = np.where(t["pp"] == 1, 1.0, 0.0)
     ends = [outer_f + table + one * outer_l, np.zeros(len(rows)), outer_l + one * (outer_f + table)]
     layers = [t["first"], np.where(t["pp"] > 2, t["middle"], 0.0), t["last"]]
