@@ -182,7 +182,7 @@ def _decode(model: Any, vocabulary: int, task: Mapping[str, Any]) -> Callable[[]
             start = time.perf_counter()
             model(input_ids=tokens, past_key_values=cache, use_cache=True)
             taken = time.perf_counter() - start
-            cache.crop(held)
+            cache.crop(-1)  # the token of this step
         return taken
 
     return step

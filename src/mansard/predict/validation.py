@@ -16,6 +16,7 @@ FEWEST = 3
 #: A run this much faster than its bound is no run: the bound or the measurement is wrong.
 ABOVE = 1.03
 SLOWEST = 0.1
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +71,7 @@ class Outcome:
         """Whether the measurement lies between the bound and the upper end."""
         if isinstance(self.high_s, Unknown):
             return self.high_s
-        return self.case.bound_s <= self.case.measured_s * ABOVE and self.case.measured_s <= self.high_s
+        return self.case.bound_s <= self.case.measured_s * ABOVE and self.case.measured_s <= self.high_s * (1.0 + ROUNDING)
 
     def to_json(self) -> dict[str, Any]:
         """Return the keys of a case."""
