@@ -12,7 +12,8 @@ import pytest
 from mansard.cli.main import main
 from mansard.core.errors import InputError, UsageError
 from mansard.core.unknown import Unknown
-from mansard.diagnose.candidates import candidates_of, side_by_side
+from mansard.diagnose.candidates import side_by_side
+from mansard.diagnose.facts import points_of
 from mansard.diagnose.inputs import kind_of, sort_inputs
 from mansard.diagnose.kernel_table import kernel_table
 from mansard.diagnose.model_demand import ModelGroup, with_model
@@ -151,14 +152,14 @@ def test_ceilings_alone_are_no_run(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def point(impl: str, ms: float, **changes: Any) -> dict[str, Any]:
-    meta = {"benchmark_name": "gemm", "impl": impl, "backend": "torch", "params": {"m": 64, "impl": impl, "num_runs": 3},
+    meta = {"benchmark_name": "gemm", "test_name": "gemm-64", "impl": impl, "backend": "torch", "params": {"m": 64, "impl": impl, "num_runs": 3},
             "device_info": {"device_name": "X"}}  # fmt: skip
-    return {"state": "done", "verdict": "normal", "metadata": meta, "raw_times_ms": [ms, ms, ms], **changes}
+    return {"state": "done", "verdict": "normal", "metadata": meta, "metrics": {"median_s": ms * 1e-3}, **changes}
 
 
 def test_measured_implementations_stand_side_by_side() -> None:
     points = [point("a", 3.0), point("b", 1.0), point("c", 0.1, verdict="implausible"), point("d", 9.0, state="failed")]
-    (found,) = side_by_side(candidates_of(points))
+    (found,) = side_by_side(points_of(points))
     assert [(c.impl, c.time_s) for c in found] == [("b", pytest.approx(1e-3)), ("a", pytest.approx(3e-3))]
 
 
@@ -174,6 +175,9 @@ def test_a_written_diagnosis_is_an_input_again(tmp_path: Path, capsys: pytest.Ca
     assert after["verdict"] == before["verdict"]
     assert before["verdict"]["bound"] == "network"
     assert {a["area"] for a in before["verdict"]["areas"]} == {"network"}
+    assert [(p["kind"], p["length_s"]) for p in before["timeline"]["pieces"] if p["kind"] == "communication"] == [
+        ("communication", pytest.approx(100e-6))
+    ]
 
 
 def test_host_operators_alone_need_ceilings(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -114,8 +114,11 @@ def test_communication_without_bytes_has_its_seconds_and_no_share(tmp_path: Path
     d = of(products_and_messages(tmp_path, product=500, message=1500)).diagnosis
     assert d.verdict.bound is Bound.NETWORK
     assert d.verdict.time_s == pytest.approx(1.5e-3)
-    assert d.verdict.headroom_s == pytest.approx(1.5e-3)
+    # How far below the link's ceiling it is, nothing tells; what hiding it would save is its 1.5 ms.
     assert isinstance(d.verdict.share_of_ceiling, Unknown)
+    assert isinstance(d.verdict.headroom_s, Unknown)
+    assert isinstance(area(d, "network").headroom_s, Unknown)
+    assert next(a for a in d.advice if a.rule == "overlap_communication").gain_s <= 1.5e-3
     assert d.verdict.link is None
     assert any("link: not known" in e for e in d.verdict.evidence)
     assert "another kernel for the computation" in d.verdict.will_not_help

@@ -79,7 +79,8 @@ def _profiles(inputs: Inputs, targets: Sequence[Target], options: dict[str, Any]
     from mansard.cli.diagnose_options import question_of
     from mansard.cli.trace.common import device_index, files_progress
     from mansard.core.errors import UsageError
-    from mansard.diagnose.candidates import candidates_of, side_by_side
+    from mansard.diagnose.candidates import side_by_side
+    from mansard.diagnose.facts import points_of
     from mansard.diagnose.job import diagnose_files
     from mansard.diagnose.profile import diagnose_profile
 
@@ -91,7 +92,7 @@ def _profiles(inputs: Inputs, targets: Sequence[Target], options: dict[str, Any]
         raise UsageError(
             "--device chooses within one profile, several are given", hint="diagnose that rank's file alone"
         )
-    candidates = side_by_side(candidates_of(inputs.points))
+    candidates = side_by_side(points_of(inputs.points))
     opened = _Opened(ncu=_counters(inputs, options), trim=options["trim"], memory_limit=options["memory_limit"])
     if len(inputs.profiles) > 1:
         job = diagnose_files(
@@ -105,7 +106,8 @@ def _profiles(inputs: Inputs, targets: Sequence[Target], options: dict[str, Any]
         from mansard.diagnose.host_profile import diagnose_host
 
         return _one(diagnose_host(timeline, inputs.profiles[0], question.ceilings), targets, options)
-    return _deliver(diagnose_profile(timeline, question), None, candidates, targets, options)
+    found = diagnose_profile(timeline, question)
+    return _deliver(found, None, candidates, targets, options, timeline=timeline)
 
 
 def _expanded(words: Sequence[Path]) -> list[Path]:
@@ -153,16 +155,20 @@ def _deliver(
     candidates: Sequence[Any],
     targets: Sequence[Target],
     options: dict[str, Any],
+    *,
+    timeline: Timeline | None = None,
 ) -> int:
     from mansard.core.document import dumps
     from mansard.diagnose.target import check_target
     from mansard.report.diagnose_document import diagnose_document
     from mansard.report.diagnose_text import candidate_lines, device_lines, job_lines, table_lines
     from mansard.report.metrics_text import number_lines
+    from mansard.report.sections.timeline import KEPT, of_profile
 
     results = [check_target(t, found[0].diagnosis) for t in targets]
     if options["as_json"] or options["output"] is not None:
-        text = dumps(diagnose_document(found, job=job, targets=results, candidates=candidates))
+        picture = None if timeline is None else of_profile(timeline, found[0].steps, most=KEPT)
+        text = dumps(diagnose_document(found, job=job, targets=results, candidates=candidates, picture=picture))
         _write(text, options)
     if not options["as_json"]:
         width, verbose = _width(), options["verbose"]

@@ -92,6 +92,8 @@ def command(
     _deliver(diagnosis, trace, as_json, output, report, talk)
     if not (as_json or quiet):
         _print(diagnosis, verbose)
+        if verbose:
+            _print_numbers(diagnosis, trace)
     return exit_code or _own_exit_code(diagnosis)
 
 
@@ -166,13 +168,17 @@ def _deliver(
     """Write the documents that were asked for."""
     if not as_json and output is None and report is None:
         return
-    from mansard.core.document import dumps
+    from mansard.core.document import dumps, to_jsonable
+    from mansard.diagnose.fixed_cost import fixed_costs_of_trace
+    from mansard.diagnose.metrics import run_metrics
+    from mansard.diagnose.occupied import of_run as occupied_of
     from mansard.report.document import to_document
     from mansard.report.sections.timeline import of_run
 
     picture = of_run(trace)
     kept = {} if picture is None else {"timeline": picture.document()}
-    document = dumps({**to_document(diagnosis), **kept})
+    numbers = {"metrics": run_metrics(diagnosis, occupied_of(trace)), "fixed_costs": fixed_costs_of_trace(trace)}
+    document = dumps({**to_document(diagnosis), **dict(to_jsonable(numbers)), **kept})
     if as_json:
         sys.stdout.write(document)
         sys.stdout.flush()
@@ -241,6 +247,18 @@ def _print(diagnosis: Diagnosis, verbose: bool) -> None:
     encoding = sys.stderr.encoding or "utf-8"
     sys.stderr.write(render(diagnosis, width=width, color=color, verbose=verbose, encoding=encoding))
     sys.stderr.flush()
+
+
+def _print_numbers(diagnosis: Diagnosis, trace: RunTrace) -> None:
+    """Print the metrics of the run with their definitions, and what it tells of fixed cost."""
+    from mansard.diagnose.fixed_cost import fixed_costs_of_trace
+    from mansard.diagnose.metrics import run_metrics
+    from mansard.diagnose.occupied import of_run
+    from mansard.report.metrics_text import number_lines
+
+    width = max(40, min(160, _columns()))
+    for line in number_lines(run_metrics(diagnosis, of_run(trace)), fixed_costs_of_trace(trace), width=width):
+        click.echo(line, err=True)
 
 
 def _columns() -> int:

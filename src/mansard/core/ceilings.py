@@ -34,6 +34,7 @@ class Kind(StrEnum):
         return {"measured": Grade.MEASURED, "derived": Grade.MODELLED, "declared": Grade.DECLARED}[self.value]
 
 
+_NOTHING = Unknown("no ceiling of the device is known", ("--hardware NAME, or ceilings that were measured on it",))
 _USUAL_ACCUMULATE = {"f": "f32", "b": "f32", "t": "f32", "i": "i32", "u": "i32"}
 SCOPES = ("core", "die", "device", "node", "cluster")
 _PREFERENCE = (Kind.MEASURED, Kind.DERIVED, Kind.DECLARED)
@@ -204,6 +205,8 @@ class Ceilings:
             hits = [c for c in hits if c.resource.accumulate in (usual, None)] or hits
         if hits:
             return hits[0]
+        if not self.ceilings:
+            return _NOTHING
         wanted = f"{dtype} {engine}" + (f" accumulating in {accumulate}" if accumulate else "")
         return Unknown(f"no {wanted} ceiling for one {scope}", (f"mansard measure, or a hardware file with {wanted}",))
 
@@ -212,7 +215,9 @@ class Ceilings:
         for level in self.levels:
             if working_set_bytes <= level.capacity(scope):
                 return level
-        return Unknown("the machine has no memory levels on record", ("mansard measure",))
+        return (
+            Unknown("the machine has no memory levels on record", ("mansard measure",)) if self.ceilings else _NOTHING
+        )
 
     def bandwidth(self, level: str, *, read_ratio: float | None = None, scope: str = "node") -> Ceiling | Unknown:
         """Return the bandwidth ceiling of a memory level [B/s] for traffic of which `read_ratio` is reads.
@@ -222,7 +227,11 @@ class Ceilings:
         """
         hits = [c for c in self.find(scope=scope, area=Area.MEMORY, level=level) if c.resource.mix != "fresh"]
         if not hits:
-            return Unknown(f"no {level} bandwidth ceiling for one {scope}", ("mansard measure",))
+            return (
+                Unknown(f"no {level} bandwidth ceiling for one {scope}", ("mansard measure",))
+                if self.ceilings
+                else _NOTHING
+            )
         kind = hits[0].kind
         best = max((c for c in hits if c.kind is kind), key=lambda c: c.value)
         if read_ratio is None:

@@ -12,6 +12,8 @@ from mansard.diagnose.partial import unchecked
 from mansard.diagnose.records import A_BOUND_SHARE, SHARE_KINDS, AreaShare, Check
 from mansard.diagnose.rules import Case
 
+#: Copies up to this share of the host's time leave its headroom known within as much.
+_FEW_COPIES = 0.1
 WAITING = Unknown("waiting has no ceiling; see the headroom")
 
 
@@ -110,8 +112,7 @@ def _area(case: Case, kind: str, share: float) -> AreaShare:
     limiting = rows[0].judgement.limiting
     headroom: float | Unknown = left_over(seconds, total)
     if kind == "host":
-        copying = copy_seconds(case)
-        headroom = seconds - copying + left_over(copying, total)
+        headroom = host_headroom(case, total)
     return replace(
         area,
         share_of_ceiling=total,
@@ -122,15 +123,28 @@ def _area(case: Case, kind: str, share: float) -> AreaShare:
     )
 
 
-def left_over(seconds: float, share: float | Unknown | Implausible) -> float:
-    """Return what reaching the ceiling would save of some time [s]; all of it may go where the share is not known.
+def left_over(seconds: float, share: float | Unknown | Implausible) -> float | Unknown:
+    """Return what reaching the ceiling would save of some time [s]; not known where the share is not.
 
-    >>> left_over(4.0, 0.75), left_over(4.0, Unknown("no bytes"))
-    (1.0, 4.0)
+    >>> left_over(4.0, 0.75), left_over(4.0, Unknown("no bytes")), left_over(0.0, Unknown("no bytes"))
+    (1.0, Unknown(reason='no bytes', needs=()), 0.0)
     """
-    if isinstance(share, Implausible):
+    if isinstance(share, Implausible) or seconds <= 0:
         return 0.0
-    return seconds if isinstance(share, Unknown) else max(0.0, seconds * (1.0 - share))
+    return share if isinstance(share, Unknown) else max(0.0, seconds * (1.0 - share))
+
+
+def host_headroom(case: Case, share: float | Unknown | Implausible) -> float | Unknown:
+    """Return what waiting less, and copies at the rate of their link, would save of the host's time [s per step].
+
+    Args:
+        case: The case.
+        share: What the copies reach of their link; where that is not known, neither is the headroom, unless copies are few.
+    """
+    seconds, copying = case.account.by_kind["host"], copy_seconds(case)
+    if isinstance(share, Unknown):
+        return share if copying > _FEW_COPIES * seconds else seconds
+    return seconds - copying + left_over(copying, share)
 
 
 def copy_seconds(case: Case) -> float:

@@ -30,6 +30,7 @@ class MeasuredPoint:
         flop: Matrix work [FLOP]; 0 where it has none.
         bytes: Compulsory traffic, or the data that is copied [B]; 0 where not counted.
         dtype: Element type of the operands, empty where the parameters have none.
+        device: Name of the device that it ran on, as recorded; empty where it was not.
     """
 
     benchmark: str
@@ -42,6 +43,7 @@ class MeasuredPoint:
     flop: float
     bytes: float
     dtype: str
+    device: str = ""
 
     @property
     def label(self) -> str:
@@ -69,6 +71,7 @@ def points_of(elements: Iterable[Mapping[str, Any]]) -> tuple[MeasuredPoint, ...
                 ci95_s=(float(metrics.get("ci95_low_s") or median), float(metrics.get("ci95_high_s") or median)),
                 flop=_number(metrics.get("flop")), bytes=_number(metrics.get("bytes")) or _number(metrics.get("size_bytes")),
                 dtype=str(params.get("in_dtype") or params.get("dtype") or ""),
+                device=str((meta.get("device_info") or {}).get("device_name") or ""),
             )
         )  # fmt: skip
     return tuple(found)
@@ -317,6 +320,7 @@ class Facts:
         grids: By kind of operation.
         node_devices: Devices of one node.
         cores_busy: Cores' worth of CPU time used in a step, for a run on a CPU.
+        blocked_s: Idle time of the device in which its next work had been queued before [s per step]; None where not known.
     """
 
     points: tuple[MeasuredPoint, ...] = ()
@@ -332,6 +336,7 @@ class Facts:
     grids: Mapping[int, Grid] = field(default_factory=dict)
     node_devices: int | None = None
     cores_busy: float | None = None
+    blocked_s: float | None = None
 
 
 _SHAPE = re.compile(r"([a-z][a-z0-9_]*)\[([0-9,]*)\]")

@@ -63,16 +63,18 @@ def facts_of_profile(
         node_devices: Devices of one node.
     """
     if not run.steps.count:
-        gaps, memory = None, MemoryUse()
+        gaps, memory, blocked = None, MemoryUse(), None
     else:
         steps = merge(run.steps.start_ns, run.steps.end_ns)
         gaps = (
             None if kernels_missing else _gaps(calls if calls is not None else host_calls(timeline), run, idle, steps)
         )
         memory = _memory(timeline, device, idle, steps, run.steps.count)
+        waited = intersection(idle.blocked, steps).length_ns * _S / run.steps.count
+        blocked = None if kernels_missing else waited
     return Facts(
         points=tuple(points), gaps=gaps, memory=memory, transfers=_transfers(timeline, device, run), node_devices=node_devices,
-        workload=WorkloadFacts() if estimate is None else workload_of(estimate),
+        workload=WorkloadFacts() if estimate is None else workload_of(estimate), blocked_s=blocked,
     )  # fmt: skip
 
 

@@ -16,11 +16,21 @@ from mansard.trace.occupancy import COPY_ONLY, HOST_SYNC, INPUT_WAIT, LAUNCH_GAP
 from mansard.trace.run import RunTrace, WaitCause
 
 #: Causes of idle time in order of precedence: an instant with several counts for the first.
-IDLE_CAUSES = ("copy_only", "host_sync", "input_wait", "compile", "host_python", "launch_gap", "unexplained_idle")
+IDLE_CAUSES = (
+    "copy_only",
+    "host_sync",
+    "input_wait",
+    "compile",
+    "host_call",
+    "host_python",
+    "launch_gap",
+    "unexplained_idle",
+)
 _CAUSE_OF_WAIT = {
-    "input_wait": WaitCause.INPUT, "host_sync": WaitCause.SYNC, "compile": WaitCause.COMPILE, "host_python": WaitCause.PYTHON,
+    "input_wait": WaitCause.INPUT, "host_sync": WaitCause.SYNC, "compile": WaitCause.COMPILE, "host_call": WaitCause.CALL,
+    "host_python": WaitCause.PYTHON,
 }  # fmt: skip
-_HOST = ("input_wait", "host_sync", "compile", "host_python")
+_HOST = ("input_wait", "host_sync", "compile", "host_call", "host_python")
 _PROFILE = "profile"  # framework word of a recorded profile: its copies and fills are operations, and no kernels
 
 

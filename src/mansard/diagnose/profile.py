@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -110,6 +110,7 @@ class DeviceDiagnosis:
         scope: Whether stated FLOP are those of the time they are divided by; None where none are stated.
         metrics: Its numbers with their definitions.
         fixed_costs: What its kernels and the gaps between them tell of fixed cost.
+        steps: The steps that it is about.
     """
 
     device: int
@@ -120,6 +121,7 @@ class DeviceDiagnosis:
     scope: ScopeCheck | None = None
     metrics: tuple[Metric, ...] = ()
     fixed_costs: tuple[FixedCost, ...] = ()
+    steps: ProfileSteps = field(default_factory=lambda: ProfileSteps(source="none"), compare=False)
 
     @property
     def refused(self) -> bool:
@@ -218,7 +220,7 @@ def _of_device(timeline: Timeline, device: int, scene: _Scene) -> DeviceDiagnosi
     return DeviceDiagnosis(
         device=device, label=timeline.devices[device].shown, chip=chip, diagnosis=diagnosis,
         table=kernel_table(diagnosis, groups), scope=scope, metrics=_metrics(diagnosis, of_run(run, windows), question, scope, seen),
-        fixed_costs=fixed_costs_of_trace(run, windows),
+        fixed_costs=fixed_costs_of_trace(run, windows), steps=scene.steps,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from mansard.diagnose.areas import (
     WAITING,
     areas_of,
     copy_seconds,
+    host_headroom,
     left_over,
     link_of,
     needs_of,
@@ -163,8 +164,8 @@ def _nothing_known(case: Case, rows: Sequence[JudgedOperator], share_of_step: fl
     needs = needs_of(case)
     counter = _counter(case, Bound.UNDETERMINED)
     if idle > total / case.windows.count:
-        reason = "nothing runs, and nothing recorded tells why"
-        needs = ("a profile with runtime calls and operators of the host", *needs)
+        reason, need = _why_idle(case, idle)
+        needs = (need, *needs)
     else:
         first = max(rows, key=lambda r: r.total_s)
         reason = first.least.time_s.reason if isinstance(first.least.time_s, Unknown) else first.judgement.reason
@@ -179,6 +180,18 @@ def _nothing_known(case: Case, rows: Sequence[JudgedOperator], share_of_step: fl
         time_share=share_of_step, grade=Grade.ASSUMED, counter_evidence=counter, needs=needs,
         sentence=f"Undetermined: {format_ratio(share_of_step)} of a step {where}: {reason}.{supply}",
     )  # fmt: skip
+
+
+def _why_idle(case: Case, idle_s: float) -> tuple[str, str]:
+    """Return what is known of idle time without a cause, and what would tell more."""
+    blocked = case.facts.blocked_s or 0.0
+    if blocked > 0.5 * idle_s:
+        text = (
+            f"nothing runs although the next work had been queued before ({format_s(blocked)}): the device waited for "
+            "something that is not in the file, such as another stream, a peer or a copy of another process"
+        )
+        return text, "the profiles of the other ranks, or one that records the waits of streams"
+    return "nothing runs, and nothing recorded tells why", "a profile with runtime calls and operators of the host"
 
 
 def _communication(case: Case, rows: Sequence[JudgedOperator], share_of_step: float) -> Verdict:
@@ -260,10 +273,10 @@ def _between_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator]
             doing = f"{format_ratio(share_of_step)} of a step is {label} that nothing hides"
         sentence = f"Host-bound: {doing}."
         evidence = [f"{words[c]}: {format_s(t)} a step [measured]" for t, c in causes]
-    headroom = seconds
+    headroom: float | Unknown = seconds
     if bound is Bound.HOST and rows:
         copying = copy_seconds(case)
-        headroom = seconds - copying + left_over(copying, share_and_least(rows)[0])
+        headroom = host_headroom(case, share_and_least(rows)[0])
         pageable = sum(r.total_s for r in rows if "pageable" in r.operator.formula) / case.windows.count
         if copying > 0.1 * seconds and pageable <= 0 and case.trace.framework == "profile":
             evidence.append(

@@ -11,6 +11,7 @@ from mansard.diagnose.job import JobDiagnosis, arrival_of, rank_name
 from mansard.diagnose.profile import DeviceDiagnosis
 from mansard.diagnose.target import TargetResult
 from mansard.report.document import to_document
+from mansard.report.sections.timeline import TimelineBlock
 
 
 def diagnose_document(
@@ -19,6 +20,7 @@ def diagnose_document(
     job: JobDiagnosis | None = None,
     targets: Sequence[TargetResult] = (),
     candidates: Sequence[Sequence[Candidate]] = (),
+    picture: TimelineBlock | None = None,
 ) -> dict[str, Any]:
     """Return the document of a profile's diagnosis.
 
@@ -27,6 +29,7 @@ def diagnose_document(
         job: The ranks, where several were given; `found` is then one of them.
         targets: What was asked of it.
         candidates: Measured implementations side by side.
+        picture: One step over time.
     """
     first, *others = found
     document = _device(first)
@@ -37,6 +40,8 @@ def diagnose_document(
         "targets": [{"target": t.target.text, "value": t.value, "met": t.met} for t in targets],
         "candidates": [[_candidate(c) for c in group] for group in candidates],
     }
+    if picture is not None:
+        document["timeline"] = picture.document()
     return document | dict(to_jsonable(extra))
 
 

@@ -23,6 +23,8 @@ class Idle:
         late: The host had not yet called for the next work.
         queued: The next work was queued: what starting it costs the device.
         unexplained: Nothing recorded tells.
+        blocked: The part of `unexplained` in which the next work had been queued before: the device waited with it for another
+            stream, a peer, or something else that is not recorded.
     """
 
     host_sync: IntervalSet
@@ -30,6 +32,7 @@ class Idle:
     late: IntervalSet
     queued: IntervalSet
     unexplained: IntervalSet
+    blocked: IntervalSet = EMPTY
 
 
 def idle_of(
@@ -69,6 +72,7 @@ def idle_of(
         late=part(launch & late),
         queued=part(launch & ~late),
         unexplained=part(~launch),
+        blocked=part(~launch & ~hosts),
     )
 
 

@@ -36,7 +36,8 @@ _HOW = {
 _OF_ANY = {
     Area.COMPUTE: "make its matrices larger or batch it, pad odd sizes to whole tiles, or use another kernel",
     Area.MEMORY: "check strides and layout, or fuse it with its neighbours",
-    Area.NETWORK: "find out what keeps it from filling the link: pieces too small, pageable memory, a late peer, other traffic",
+    Area.NETWORK: "find out what keeps it from filling the link: pieces too small, a late peer, other traffic",
+    Area.HOST: "find out what keeps it from filling the link: pieces too small, pageable memory, other traffic",
 }
 
 

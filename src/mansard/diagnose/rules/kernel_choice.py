@@ -1,7 +1,7 @@
 """Another implementation of the same operation was measured to be faster on this machine.
 
 Needs: points of `mansard measure --impl a,b` for the same operation: equal element type and FLOP (or bytes, where there is no matrix
-work), and equal sizes for matrix products; of the program's own framework, unless it is a recorded profile.
+work), and equal sizes for matrix products; of the program's own framework, or of the product that a recorded profile is of.
 Promises: observed time of the calls less the upper end of the candidate's interval for as many, and not more than the headroom.
 Source: docs/measuring.md, how points are measured; the comparison is of times, not of shares.
 """
@@ -52,7 +52,7 @@ def kernel_choice(case: Case) -> Proposal | None:
         points = [p for p in case.facts.points if same_operation(row, p)]
         usable = [
             p for p in points
-            if p.impl not in _NO_CANDIDATES and case.trace.framework in (p.backend, "profile")
+            if p.impl not in _NO_CANDIDATES and case.trace.framework in (p.backend, "profile") and _same_device(case, p)
         ]  # fmt: skip
         if not usable:
             continue
@@ -72,6 +72,12 @@ def kernel_choice(case: Case) -> Proposal | None:
             evidence=f"a call takes {format_s(row.call_s)} in the run; measured alone: {seen}",
         )
     return best
+
+
+def _same_device(case: Case, point: MeasuredPoint) -> bool:
+    """Return whether a point was measured on the product that a profile is of; a run here is judged by points from here."""
+    names = [n for n in case.trace.devices if n]
+    return case.trace.framework != "profile" or not names or not point.device or point.device in names
 
 
 def _most(case: Case, row: JudgedOperator) -> float:
