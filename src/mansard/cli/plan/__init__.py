@@ -16,6 +16,7 @@ QUESTIONS: dict[str, tuple[str, str]] = {
     "shard": ("mansard.cli.plan.shard", "Which ranks, micro-batch, recomputation and precision on N devices."),
     "size": ("mansard.cli.plan.size", "How many devices hold a model, how fast they are, what they cost."),
     "offload": ("mansard.cli.plan.offload", "Experts or layers on the host: hit rates, misses, the link."),
+    "remat": ("mansard.cli.plan.remat", "Keep, recompute or offload each activation: time and memory."),
     "whatif": ("mansard.cli.plan.whatif", "One ceiling changed: which part of a step moves."),
 }
 

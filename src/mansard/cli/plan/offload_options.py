@@ -38,7 +38,7 @@ def link_of(options: Mapping[str, Any], bank: Bank | None) -> Link:
     """
     from mansard.plan.link_use import link_use, observed_bytes_per_s
 
-    limit, source = _limit(options)
+    limit, source = limit_of(options)
     observed = _rate(options["observed_rate"])
     if (options["observed_misses"] is None) != (options["observed_time"] is None):
         raise UsageError("counted misses need their time", hint="--observed-misses N with --observed-time TIME")
@@ -69,7 +69,7 @@ def link_of(options: Mapping[str, Any], bank: Bank | None) -> Link:
     return Link(rate=observed, source="observed", use=use)
 
 
-def _limit(options: Mapping[str, Any]) -> tuple[float, str]:
+def limit_of(options: Mapping[str, Any]) -> tuple[float, str]:
     """Bandwidth of the full link, and where it comes from."""
     given = _rate(options["link_rate"])
     if given is not None:
