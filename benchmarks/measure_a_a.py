@@ -1,17 +1,18 @@
-"""A/A experiment: the same point measured again and again; how often does its interval hold the truth?
+"""A/A experiment: the same points measured again and again; how often does an interval hold the truth?
 
     python benchmarks/measure_a_a.py --runs 200 --seconds 290
+    python benchmarks/measure_a_a.py --effort quick --points small copy --keep runs.jsonl   # again later: runs are joined
 
-Each run is what `mansard measure --suite standard` does to one point: several processes, several windows in each, the
-interval made of the spread between the processes. The truth is the median of the samples of all runs. An honest 95 %
-interval holds it in about 95 of 100 runs; for comparison the same is said of the interval that one process alone gives.
+Each run is what `mansard measure` does to one point: several processes, several windows in each, the interval made of
+the spread between the processes. The truth is the median of the samples of all runs. An honest 95 % interval holds it in
+about 95 of 100 runs; for comparison the same is said of the interval that one process alone gives.
 
 A machine may be in one of two regimes for minutes, and the median over both is the speed of neither. Whether it was is
 decided from the medians of the runs alone, before any interval is looked at: two normal groups must describe them much
-better than one (BIC difference above 10), lie 5 % apart, and each hold a tenth of the runs. Then a run belongs to the
-regime whose median is nearer on a logarithmic scale, the truth of a run is the median of the samples of its regime, and
-a run in which the machine changed its regime, by the same test inside the run, is counted apart.
-Other load makes the machine another one from run to run: hold it off, and look at the foreign load in the result.
+better than one (BIC difference above 10), lie 5 % apart, and each hold a tenth of the runs. Then intervals are matched by
+regime: a run in one regime has one interval; a run that saw both has two, as `mansard measure` reports them. Each belongs to
+the regime whose median is nearer on a logarithmic scale, and its truth is the median of all samples that were matched to
+that regime. Other load makes the machine another one from run to run: hold it off, and look at the foreign load.
 """
 
 from __future__ import annotations
@@ -20,19 +21,20 @@ import argparse
 import json
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
 from mansard.measure.config.plan import plan_from_command_line
 from mansard.measure.machine import choose_cpus
-from mansard.measure.points.assemble import samples_of
 from mansard.measure.points.conditions import joined
-from mansard.measure.points.interval import interval_of
-from mansard.measure.points.regimes import two_regimes
+from mansard.measure.points.interval import Interval, interval_of
+from mansard.measure.points.regimes import intervals_by_regime, two_regimes
 from mansard.measure.points.result import Result, State
 from mansard.measure.points.runner import EFFORTS, Runner, Setting, Taken
 
 POINTS = {
+    "small": ("gemm_simple", {"m": "256", "k": "256", "n": "256", "in_dtype": "f32", "out_dtype": "f32", "impl": "numpy"}),
     "gemm": ("gemm_simple", {"m": "512", "k": "512", "n": "512", "in_dtype": "f32", "out_dtype": "f32", "impl": "numpy"}),
     "copy": ("hbm_bandwidth", {"size": "16777216", "dtype": "f32", "impl": "numpy"}),
 }  # fmt: skip
@@ -74,51 +76,77 @@ def regime_of_each(medians) -> tuple[list[int], list[float]]:
     return [int(m > border) for m in medians], [found.fast_s, found.slow_s]
 
 
-def by_regime(groups, intervals) -> list[dict]:
-    """Return coverage of each regime's own median by the runs in it; runs that changed regime are counted apart."""
-    regimes, middles = regime_of_each([float(np.median(np.concatenate(run))) for run in groups])
-    changed = [len(middles) > 1 and two_regimes(run, least_gap=LEAST_GAP) is not None for run in groups]
+def matched(windows, middles) -> list[tuple[int, object, list[float]]]:
+    """Return the intervals of one run as (regime, interval, its samples): one, or two where the run saw both regimes.
+
+    Args:
+        windows: Samples of each process, as windows [s].
+        middles: Median of each regime, of all runs [s].
+    """
+    border = (middles[0] * middles[-1]) ** 0.5
+    flat = [[s for w in group for s in w] for group in windows]
+    both = intervals_by_regime(windows) if len(middles) > 1 else ()
+    if not both:
+        whole = interval_of(flat)
+        regime = int(whole.median > border) if len(middles) > 1 else 0
+        return [(regime, whole, [s for g in flat for s in g])]
+    own = (both[0].median_s * both[1].median_s) ** 0.5
+    found = []
+    for slow, part in enumerate(both):
+        interval = Interval(median=part.median_s, low=part.low_s, high=part.high_s, holds=part.interval)
+        found.append((int(part.median_s > border), interval, [s for g in flat for s in g if (s > own) is bool(slow)]))
+    return found
+
+
+def by_regime(runs) -> list[dict]:
+    """Return coverage of each regime's own median by the intervals that belong to it, and how wide they are."""
+    medians = [float(np.median([s for g in run for w in g for s in w])) for run in runs]
+    _, middles = regime_of_each(medians)
+    parts = [(number, *part) for number, run in enumerate(runs) for part in matched(run, middles)]
     rows = []
     for regime, middle in enumerate(middles):
-        mine = [i for i, r in enumerate(regimes) if r == regime and not changed[i]]
+        mine = [(number, i, samples) for number, r, i, samples in parts if r == regime]
         if not mine:
             continue
-        truth = float(np.median(np.concatenate([s for i in mine for s in groups[i]])))
-        own = [intervals[i] for i in mine]
+        truth = float(np.median(np.concatenate([samples for _, _, samples in mine])))
+        own = [i for _, i, _ in mine]
+        widths = [i.half_ratio for i in own]
         rows.append({
-            "regime": regime, "runs": len(mine), "middle_s": middle, "pooled_median_s": truth, "coverage": covered(own, truth),
-            "half_width_median": float(np.median([i.half_ratio for i in own])),
-            "runs_wider_than_5_percent": sum(i.half_ratio > 0.05 for i in own),
+            "regime": regime, "runs": len({number for number, _, _ in mine}), "intervals": len(own), "middle_s": middle,
+            "pooled_median_s": truth, "coverage": covered(own, truth),
+            "half_width": {f"p{q}": float(np.percentile(widths, q)) for q in (5, 25, 50, 75, 95)},
+            "share_within_5_percent": sum(w <= 0.05 for w in widths) / len(widths),
+            "medians_cv": float(np.std([i.median for i in own]) / truth),
         })  # fmt: skip
-    if any(changed):
-        ends = [middles[0], middles[-1]]
-        own = [intervals[i] for i, c in enumerate(changed) if c]
-        rows.append({"regime": "changed inside the run", "runs": len(own),
-                     "holds_both_middles": sum(all(i.low <= m <= i.high for m in ends) for i in own)})  # fmt: skip
     return rows
 
 
-def summary(name: str, taken: list[Taken]) -> dict:
+def record_of(taken: Taken) -> dict:
+    """Return what the summary needs of one run of a point."""
+    seen = joined(taken.seen)
+    return {
+        "point": taken.point.name, "windows": taken.groups, "foreign": seen.foreign_ratio, "steal": seen.steal_ratio,
+        "clock_hz": seen.clock_hz, "at": taken.started,
+    }  # fmt: skip
+
+
+def summary(records: list[dict]) -> dict:
     """Return coverage and width of one point over its runs."""
-    groups = [t.samples for t in taken]
+    runs = [r["windows"] for r in records]
+    groups = [[[s for w in g for s in w] for g in run] for run in runs]
     truth = float(np.median([s for run in groups for g in run for s in g]))
     whole = [interval_of(run) for run in groups]
     alone = [interval_of([run[0]]) for run in groups]
-    widths = [i.half_ratio for i in whole]
-    seen = [joined(t.seen) for t in taken]
     return {
-        "point": taken[0].point.name, "name": name, "runs": len(taken),
-        "pooled_median_s": truth, "coverage": covered(whole, truth), "coverage_one_process": covered(alone, truth),
-        "by_regime": by_regime(groups, whole),
-        "half_width_median": float(np.median(widths)), "half_width_p95": float(np.percentile(widths, 95)),
-        "runs_wider_than_5_percent": sum(w > 0.05 for w in widths),
-        "median_spread_cv": float(np.std([i.median for i in whole]) / truth),
-        "samples_per_run": float(np.median([len(samples_of(t).seconds) for t in taken])),
-        "processes_per_run": float(np.median([len(t.samples) for t in taken])),
-        "foreign_load_median": float(np.median([c.foreign_ratio or 0.0 for c in seen])),
-        "steal_median": float(np.median([c.steal_ratio or 0.0 for c in seen])),
-        "process_medians_s": [[float(f"{np.median(g):.6g}") for g in run] for run in groups],
-        "clock_hz": [float(np.percentile([c.clock_hz or 0.0 for c in seen], q)) for q in (5, 50, 95)],
+        "point": records[0]["point"], "runs": len(records), "from": records[0]["at"], "to": records[-1]["at"],
+        "pooled_median_s": truth, "coverage_of_all_together": covered(whole, truth),
+        "coverage_one_process": covered(alone, truth), "by_regime": by_regime(runs),
+        "runs_that_saw_two_regimes": sum(bool(intervals_by_regime(run)) for run in runs),
+        "samples_per_run": float(np.median([sum(map(len, run)) for run in groups])),
+        "processes_per_run": float(np.median([len(run) for run in groups])),
+        "foreign_load": [float(np.percentile([r["foreign"] or 0.0 for r in records], q)) for q in (50, 95)],
+        "steal_median": float(np.median([r["steal"] or 0.0 for r in records])),
+        "clock_hz": [float(np.percentile([r["clock_hz"] or 0.0 for r in records], q)) for q in (5, 50, 95)],
     }  # fmt: skip
 
 
@@ -128,12 +156,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=290.0, help="no new run after this")
     parser.add_argument("--points", nargs="+", choices=POINTS, default=["gemm"])
     parser.add_argument("--effort", choices=EFFORTS, default="standard")
+    parser.add_argument("--keep", type=Path, help="add the runs to this file, and sum up all that it holds")
     given = parser.parse_args()
     points = [p for name in given.points for p in plan_from_command_line(*POINTS[name]).points]
     cpus = choose_cpus(None)
-    everything: dict[str, list[Taken]] = {}
+    everything: dict[str, list[dict]] = {}
+    if given.keep is not None and given.keep.exists():
+        for record in map(json.loads, given.keep.read_text(encoding="utf-8").splitlines()):
+            everything.setdefault(record["point"], []).append(record)
     begin = time.monotonic()
-    for number in range(given.runs):
+    for number in range(max(map(len, everything.values()), default=0), given.runs):
         if time.monotonic() - begin > given.seconds:
             break
 
@@ -141,9 +173,13 @@ def main() -> None:
             return Setting(effort=EFFORTS[given.effort], cpus=cpus, seed=seed, finish=finish, keep=lambda _result: None)
 
         for taken in one_run(points, setting):
-            everything.setdefault(taken.point.name, []).append(taken)
-    found = [summary(name, taken) for name, taken in everything.items()]
-    print(json.dumps({"effort": given.effort, "wall_s": time.monotonic() - begin, "points": found}))
+            record = record_of(taken)
+            everything.setdefault(record["point"], []).append(record)
+            if given.keep is not None:
+                with given.keep.open("a", encoding="utf-8") as stream:
+                    stream.write(json.dumps(record) + "\n")
+    found = [summary(records) for records in everything.values()]
+    print(json.dumps({"effort": given.effort, "wall_s": time.monotonic() - begin, "points": found}, indent=1))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ class Asked:
     run_name: str | None
     suite: str | None
     impls: str | None
+    against: str | None
     dry_run: bool
     resume: bool
     search: bool
@@ -64,6 +65,7 @@ class Asked:
     "--suite", type=click.Choice(SUITES), help="How thorough; without CONFIG also which shipped set. [default: quick]"
 )
 @click.option("--impl", "impls", metavar="A,B", help="Implementations to compare.")
+@click.option("--against", metavar="OTHER", help="Measure points in turn with another python, environment or commit.")
 @click.option("--dry-run", is_flag=True, help="Show the plan, what is waived and the expected time; measure nothing.")
 @click.option("--resume", is_flag=True, help="Go on with a run of the same plan that was cut short in this folder.")
 @click.option(
@@ -93,7 +95,7 @@ class Asked:
 @click.option("--json", "as_json", is_flag=True, help="Print one document alone: the ceilings, or the points.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no closing lines.")
 @click.pass_context
-def command(ctx: click.Context, **given: Any) -> int:
+def command(ctx: click.Context, /, **given: Any) -> int:
     """Measure peaks, bandwidths and fixed costs of this machine in about a minute, or the points of a configuration.
 
     Without CONFIG the ceilings are measured and kept per machine and state (processor, limits, versions), where
@@ -112,6 +114,9 @@ def command(ctx: click.Context, **given: Any) -> int:
       mansard measure sweep.yaml --dry-run
       mansard measure sweep.yaml -o results --budget 600
       mansard measure sweep.yaml -o results --resume
+    The same points with another environment or commit, in turn, as on a machine that is never quiet:
+      mansard measure sweep.yaml --against ../old-venv
+      mansard measure --run rmsnorm --impl torch --against main
     The areas of the machine in about 5 minutes, and a network of several processes:
       mansard measure --suite standard -o results
       torchrun --nproc-per-node 4 -m mansard measure -o network
@@ -137,7 +142,8 @@ def command(ctx: click.Context, **given: Any) -> int:
     if asked.words:
         ctx.fail(f"no such option or argument: {asked.words[0]}")
     for name, wanted in (("--dry-run", asked.dry_run), ("--resume", asked.resume), ("--impl", asked.impls),
-                         ("--budget", asked.budget), ("--search", asked.search)):  # fmt: skip
+                         ("--budget", asked.budget), ("--search", asked.search),
+                         ("--against", asked.against)):  # fmt: skip
         if wanted:
             ctx.fail(f"{name} needs a configuration file, --run, or --suite standard")
     return _quick(asked.threads, asked.only, asked.output, force=asked.force, as_json=asked.as_json, quiet=asked.quiet)
@@ -157,6 +163,12 @@ def _points(asked: Asked, launch: Launch | None) -> int:
         ceilings_file=asked.ceilings_file, output=asked.output, dry_run=asked.dry_run, resume=asked.resume,
         force=asked.force, as_json=asked.as_json, quiet=asked.quiet,
     )  # fmt: skip
+    if asked.against is not None:
+        from mansard.cli.measure_against import run_against
+
+        if asked.search or launch is not None:
+            raise click.UsageError("--against measures the points of one process, without --search")
+        return run_against(wanted, asked.against)
     if asked.search:
         from mansard.cli.measure_search import run_search
 

@@ -383,7 +383,7 @@ class Runner:
     def _windows(self, worker: Worker, states: list[Taken], current: list[Taken], number: int) -> None:
         """Prepare, take the windows of every point in random order, round by round, and release the points.
 
-        Where the budget ends meanwhile, no further point is prepared and no further window taken.
+        Where the budget ends meanwhile, no further point is made ready, and those that are get one window.
         """
         effort = self._set.effort
         ready: list[Taken] = []
@@ -394,7 +394,7 @@ class Runner:
                 ready.append(state)
         for _ in range(effort.rounds):
             for state in self._shuffled(ready):
-                if len(state.groups[-1]) < effort.rounds and not self._spent():
+                if not state.groups[-1] or (len(state.groups[-1]) < effort.rounds and not self._spent()):
                     current[:] = [state]
                     self._window(worker, state)
                     self._tell(state, number)
