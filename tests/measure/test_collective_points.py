@@ -69,6 +69,12 @@ def test_groups_are_read_from_the_compiled_program():
         replica_groups("a replica_groups={{0,1}} b replica_groups={{0,1,2,3}}")
 
 
+def test_types_of_a_long_tuple_are_read_too():
+    # XLA numbers the elements of a tuple of more than five inside its type
+    text = "%a = (f32[8]{0}, f32[8]{0}, f32[8]{0}, f32[8]{0}, f32[8]{0}, /*index=5*/f32[8]{0}) all-to-all(%b), channel_id=1"
+    assert moved_dtypes(text, ("all-to-all",)) == ("f32",)
+
+
 def test_types_that_are_moved_are_read_from_the_compiled_program():
     text = (
         "  %all-to-all = (f32[1,4]{1,0}, f32[1,4]{1,0}) all-to-all(%a, %b), channel_id=1\n  %x = bf16[4]{0} convert(%y)"

@@ -59,6 +59,7 @@ ENTRY %main (a: bf16[4,4], b: bf16[4,4], out: f32[4,4]) -> f32[4,4] {
   %out = f32[4,4]{1,0} parameter(2)
   %d = f32[4,4]{1,0} dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
   %c = (f32[4,4]{1,0}, s8[32]{0}) custom-call(%d), custom_call_target="__cublas$gemm"
+  %e = (bf16[8]{0}, bf16[8]{0}, bf16[8]{0}, bf16[8]{0}, bf16[8]{0}, /*index=5*/bf16[8]{0}) all-to-all(%s), channel_id=1
   ROOT %r = f32[4,4]{1,0} fusion(%d), kind=kLoop, calls=%fused
 }
 """
@@ -67,7 +68,7 @@ ENTRY %main (a: bf16[4,4], b: bf16[4,4], out: f32[4,4]) -> f32[4,4] {
 def test_hlo_is_read():
     from mansard.measure.points.with_jax import largest_constant_bytes, matrix_dtypes, operation_names, parameter_count
 
-    assert set(operation_names(HLO)) == {"multiply", "dot", "custom-call", "fusion", "__cublas$gemm"}
+    assert set(operation_names(HLO)) == {"multiply", "dot", "custom-call", "fusion", "__cublas$gemm", "all-to-all"}
     assert parameter_count(HLO) == 2  # `out` is memory to write into and used by nothing
     assert largest_constant_bytes(HLO) == 64 * 64 * 2
     assert matrix_dtypes(HLO) == ("bf16",)

@@ -310,7 +310,8 @@ def moved_dtypes(hlo: str, operations: Sequence[str]) -> tuple[str, ...]:
     >>> moved_dtypes("%g = f32[4,8]{1,0} all-gather(%c), channel_id=1", ("all-gather",))
     ('f32',)
     """
-    seen = (m.groups() for m in map(_TYPED.search, hlo.splitlines()) if m)
+    plain = re.sub(r"/\*.*?\*/", "", hlo)  # a tuple of more than five says /*index=5*/ in its type
+    seen = (m.groups() for m in map(_TYPED.search, plain.splitlines()) if m)
     return tuple(dict.fromkeys(short_dtype(kind) for kind, name in seen if name in operations))
 
 

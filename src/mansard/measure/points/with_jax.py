@@ -27,7 +27,7 @@ WIDE = ("f64", "i64", "u64", "c128")  # JAX holds these only with jax_enable_x64
 _OPCODE = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = (?:\([^=]*?\)|[\w\[\],{}:()*]+) ([a-z][\w-]*)\(", re.MULTILINE)
 _TARGET = re.compile(r'custom_call_target="([^"]+)"')
 _KIND = re.compile(r'"kind":"(__[a-z_$]+|[a-z_$]+)"')
-_CONSTANT = re.compile(r" = ([a-z][a-z0-9]*)\[([\d,]*)\]\S* constant\(")
+_COMMENT = re.compile(r"/\*.*?\*/")  # a tuple of more than five says /*index=5*/ in its type
 _DEFINED = re.compile(r"(%[\w.-]+) = ([a-z][a-z0-9]*)\[")
 _MATRIX = re.compile(r" (?:dot|convolution)\(([^)]*)\)")
 _HLO_NAMES = {"f8e4m3fnuz": "f8_e4m3", "f8e5m2fnuz": "f8_e5m2", "f8e4m3b11fnuz": "f8_e4m3"}  # beyond core.dtypes
@@ -337,7 +337,7 @@ def operation_names(hlo: str) -> tuple[str, ...]:
     >>> operation_names('  ROOT %d = f32[2,2]{1,0} dot(%a, %b), lhs_contracting_dims={1}')
     ('dot',)
     """
-    found = dict.fromkeys(n for n in _OPCODE.findall(hlo) if n not in _TRIVIAL)
+    found = dict.fromkeys(n for n in _OPCODE.findall(_COMMENT.sub("", hlo)) if n not in _TRIVIAL)
     found.update(dict.fromkeys(_TARGET.findall(hlo)))
     found.update(dict.fromkeys(_KIND.findall(hlo)))
     return tuple(found)
