@@ -114,7 +114,7 @@ def run_and_check(p: Product, impl: str) -> Any:
     ],
 )
 def test_every_library_gives_the_right_product(impl, more):
-    for dtype in ("f32", "f64"):
+    for dtype in ("f32", "f64") if more in ({}, {"beta": 1.0}) else ("f32",):
         p = Product(**SHAPE, dtype=dtype, out=dtype, accumulate=dtype, **more)
         assert run_and_check(p, impl).error_ratio < 1.0
 

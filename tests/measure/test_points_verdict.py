@@ -319,3 +319,15 @@ def test_a_stated_access_mix_is_compared_with_its_own_kind():
     assert "DRAM copy bandwidth" in of(0.04, "copy").reason
     assert "3.75 GB/s move with that counted" in of(0.08, "copy").reason  # 3 x 10^8 bytes in 80 ms
     assert of(0.04, "gather").share == pytest.approx(5 / 8)  # nobody measured that: the best of as many reads counts
+
+
+def test_bytes_never_stand_in_for_a_peak_that_is_not_known():
+    # f8 on a machine without an f8 ceiling: its 10^5 bytes are no bound of 10^9 FLOP, so there is no share at all
+    work = Work(demand=Demand(flop={("f8_e4m3", "f32"): 1e9}, read_bytes=1e5), peak=("f8_e4m3", "f32", "matrix"))
+    found = judged(point(0.5, work=work))
+    assert isinstance(found.share, Unknown)
+    assert found.verdict is None
+    assert "no f8_e4m3 matrix" in found.reason
+    # work that is quoted in bytes is still judged by them
+    bytes_ = dataclasses.replace(work, demand=Demand(vector_flop={"f8_e4m3": 1e3}, read_bytes=1e8), headline="bytes")
+    assert judged(point(0.0125, work=bytes_)).share == pytest.approx(0.8)

@@ -140,12 +140,27 @@ def _least(e: Evidence, factor: float) -> LeastTime | Unknown:
     if e.ceilings is None or not e.ceilings.ceilings:
         return Unknown("the ceilings of this machine are not known", ("mansard measure",))
     known = of_its_mix(at_clock(e.ceilings, factor), e)
+    missing = _missing_peak(e, known)
+    if missing is not None:
+        return missing
     least = least_time(e.demand(), known, scope=e.scope, backend=e.where.backend)
     fitted = by_fit(e)
     if fitted is None or isinstance(fitted.time_s, Unknown):
         return least
     # Both are bounds, so the longer one is the tighter one.
     return fitted if isinstance(least.time_s, Unknown) or fitted.time_s > least.time_s else least
+
+
+def _missing_peak(e: Evidence, ceilings: Ceilings) -> Unknown | None:
+    """Return that the compute ceiling of a point quoted in FLOP is not known: its bytes alone would bound nothing of it."""
+    if e.work.headline != "flop":
+        return None
+    demand = e.demand()
+    peaks = [ceilings.peak(t, accumulate=a, scope=e.scope) for (t, a), flop in demand.flop.items() if float(flop) > 0.0]
+    if not peaks:
+        vector = [t for t, flop in demand.vector_flop.items() if float(flop) > 0.0]
+        peaks = [ceilings.peak(t, engine="vector", scope=e.scope) for t in vector]
+    return next((p for p in peaks if isinstance(p, Unknown)), None)
 
 
 def of_its_mix(ceilings: Ceilings, e: Evidence) -> Ceilings:
