@@ -111,13 +111,12 @@ def scalar(name, plan, nodes):
             sent["expert"] += message_s("all_to_all", size * ep / (ep - 1), ep, 1, nodes) * count
     depth = 4
     again_ring = 1 if policy == "full" else 0
-    hidden = min(ring, core["forward"]) * (1 + again_ring) + min(ring, core["backward"])
-    context = ring * (2 + again_ring) - hidden
+    ring_f = ring - min(ring, core["forward"])
+    context = ring_f + ring - min(ring, core["backward"]) + again_ring * ring_f
     layer = (
         kernel["forward"] + kernel["backward"] + kernel["recompute"] + sent["tensor"] + sent["expert"] + context
     ) / depth
     passes = 3 if policy == "full" else 2
-    one_pass = sent["tensor"] / passes / depth
     dense, expert = parameters(name, tp, ep)
     n = depth // pp
 
@@ -128,8 +127,8 @@ def scalar(name, plan, nodes):
         return total
 
     gather, scatter, reduce = (over_data(o) for o in ("all_gather", "reduce_scatter", "all_reduce"))
-    fore = kernel["forward"] / depth + one_pass
-    back = (kernel["backward"] + kernel["recompute"]) / depth + one_pass * (passes - 1)
+    fore = (kernel["forward"] + (sent["tensor"] + sent["expert"]) / passes + ring_f) / depth
+    back = layer - fore
 
     def waits(message, behind):
         return message + (n - 1) * max(0.0, message - behind)
@@ -152,7 +151,7 @@ def scalar(name, plan, nodes):
     if chunks > 1:
         hand, fill = max(0.0, hand - max(stages)), 2.0 * (pp - 1) * hop
     slowest = max(stages) + hand
-    bubble = (sum(stages) + pp * hand - slowest) / chunks
+    bubble = (sum(stages) + (1 if chunks > 1 else pp) * hand - slowest) / chunks
     return (
         steps * slowest + fill + bubble + once + optimizer_s((dense, expert), tp, pp, dp * cp, dp * cp // groups, zero)
     )

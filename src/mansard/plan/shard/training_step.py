@@ -198,15 +198,16 @@ def step_of(grid: TrainingGrid, rows: Rows, scale: Scale = AS_IS) -> dict[str, A
     tensor = m.tensor[d, j] / depth * (2.0 + repeats)
     expert = m.expert[d, j] / depth * (2.0 + repeats)
     ring = m.context[d, j] / depth
-    hidden_f = np.minimum(ring, by["core_forward"]) * (1.0 + repeats)
-    hidden_b = np.minimum(ring, by["core_backward"])
-    context_all = ring * (2.0 + repeats)
-    context = context_all - (hidden_f + hidden_b) if grid.work.overlap != "none" else context_all
+    none = grid.work.overlap == "none"
+    ring_f = ring if none else ring - np.minimum(ring, by["core_forward"])
+    ring_b = (ring if none else ring - np.minimum(ring, by["core_backward"])) + repeats * ring_f
+    context, context_all = ring_f + ring_b, ring * (2.0 + repeats)
     outer_f, outer_l = by["first"] * depth, by["last"] * depth
     table = m.table[d, j]
     layer = forward + backward + again + tensor + context + expert
-    first_pass = m.tensor[d, j] / depth
-    data = _data(grid, rows, t, m, forward + first_pass, backward + again + tensor - first_pass)
+    # What a message of data ranks hides behind: all that a layer does in a pass.
+    front = forward + (m.tensor[d, j] + m.expert[d, j]) / depth + ring_f
+    data = _data(grid, rows, t, m, front, layer - front)
     one = np.where(t["pp"] == 1, 1.0, 0.0)
     ends = [outer_f + table + one * outer_l, np.zeros(len(rows)), outer_l + one * (outer_f + table)]
     layers = [t["first"], np.where(t["pp"] > 2, t["middle"], 0.0), t["last"]]
@@ -219,7 +220,9 @@ def step_of(grid: TrainingGrid, rows: Rows, scale: Scale = AS_IS) -> dict[str, A
     slow = np.max(each, axis=0)
     hand, fill = _hand_over(grid, t, m.hand_over[c, j], slow)
     slow = slow + hand
-    every = depth * (layer + data["each"]) + outer_f + outer_l + table + t["pp"] * hand
+    # Where hand-overs are overlapped, the way through the pipeline is in `fill` already.
+    ways = np.where(t["chunks"] > 1, 1.0, t["pp"])
+    every = depth * (layer + data["each"]) + outer_f + outer_l + table + ways * hand
     parts = {
         "compute_s": steps * (n * (forward + backward) + end_kernels), "recompute_s": steps * n * again,
         "tensor_s": steps * (n * tensor + end_tensor), "context_s": steps * n * context, "expert_s": steps * n * expert,
