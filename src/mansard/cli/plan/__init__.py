@@ -17,6 +17,7 @@ QUESTIONS: dict[str, tuple[str, str]] = {
     "size": ("mansard.cli.plan.size", "How many devices hold a model, how fast they are, what they cost."),
     "offload": ("mansard.cli.plan.offload", "Experts or layers on the host: hit rates, misses, the link."),
     "remat": ("mansard.cli.plan.remat", "Keep, recompute or offload each activation: time and memory."),
+    "disaggregate": ("mansard.cli.plan.disaggregate", "Prefill and decode on workers of their own: does it pay?"),
     "whatif": ("mansard.cli.plan.whatif", "One ceiling changed: which part of a step moves."),
 }
 
