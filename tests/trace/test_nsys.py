@@ -548,3 +548,28 @@ def test_tables_that_are_not_plain_go_to_the_cursor(tmp_path: Path) -> None:
         assert file.column_arrays("no_rowid", [("b", np.int64)])[0]["b"].tolist() == list(range(3000))
     with pytest.raises(sqlite_leaves.NotPlainError):
         sqlite_leaves.open_file(np.zeros(4096, dtype=np.uint8))
+
+
+def test_rows_of_one_byte_types_are_read_as_sqlite_reads_them(tmp_path: Path) -> None:
+    """The quick way over record headers, against SQLite itself: all widths of integers, NULL, and a late column that changes."""
+    rng = np.random.default_rng(5)
+    path = tmp_path / "widths.sqlite"
+    columns = ["start", "end", "a", "b", "c", "late"]
+    with sqlite3.connect(path) as db:
+        db.execute(f"CREATE TABLE t ({', '.join(c + ' INTEGER' for c in columns)})")
+        rows = []
+        for i in range(30_000):
+            size = int(rng.integers(0, 62))
+            wide = int(rng.integers(-(2**size), 2**size))
+            rows.append((i * 1000, i * 1000 + 7, wide, None if i % 3 else 1, 0, None if i < 20_000 else wide))
+        db.executemany(f"INSERT INTO t VALUES ({', '.join('?' * len(columns))})", rows)
+    db.close()
+    with NsysFile(path) as file:
+        asked = [(c, np.int64) for c in ("late", "a", "end", "b", "c")]
+        quick = file._from_leaves("t", asked, None)
+        slow = file._from_cursor("t", asked, None)[0]
+    assert quick is not None
+    for name, _ in asked:
+        expected = [-1 if r[columns.index(name)] is None else r[columns.index(name)] for r in rows]
+        assert quick[0][name].tolist() == expected
+        assert slow[name].tolist() == expected

@@ -247,7 +247,7 @@ class NsysFile:
         try:
             arrays, place, missing = sqlite_leaves.read_columns(
                 self._leaves, facts["root"], order, alias=facts["alias"],
-                text=names.index(text) if text is not None else None, progress=report,
+                text=names.index(text) if text is not None else None, width=len(names), progress=report,
             )  # fmt: skip
         except (sqlite_leaves.NotPlainError, IndexError, OverflowError):
             return None
