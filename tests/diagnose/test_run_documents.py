@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mansard.cli.run import _deliver, _print_numbers
 from mansard.diagnose.analyse import diagnose_run
+from mansard.diagnose.facts import cores_busy_of
 from mansard.diagnose.metrics import DEFINITIONS
+from mansard.trace.load import _cores_used
 
 _spec = importlib.util.spec_from_file_location("build", Path(__file__).with_name("build.py"))
 assert _spec is not None
@@ -39,3 +42,17 @@ def test_the_document_and_the_long_text_hold_the_metrics(tmp_path: Path, capsys:
     text = capsys.readouterr().err
     assert "kernel_union_ratio" in text
     assert "a diagnostic and no MFU" in " ".join(text.split())
+
+
+def test_processor_time_bounds_the_cores_that_computed() -> None:
+    # Windows of 2 s with 1.5 s of processor time each: 0.75 cores on average. Operations run for 12 of 20 ms: while they ran,
+    # at most 0.75 * 20 / 12 = 1.25 of 2 cores computed.
+    window = {"kind": "profiled", "start_ns": 0, "end_ns": 2_000_000_000, "rusage_start": {"user_s": 1.0, "system_s": 0.5},
+              "rusage_end": {"user_s": 2.25, "system_s": 0.75}}  # fmt: skip
+    open_one = {**window, "end_ns": None}
+    assert _cores_used({"windows": [window, open_one, {**window, "kind": "unprofiled", "rusage_end": {}}]}) == 0.75
+    assert _cores_used({"windows": [open_one]}) is None
+    run = build.run_of([build.Ran(build.GEMM, 12.0, pause_ms=8.0)], steps=4)
+    assert cores_busy_of(run) is None
+    assert cores_busy_of(replace(run, cores_used=0.75)) == pytest.approx(1.25)
+    assert cores_busy_of(replace(run, cores_used=1.9)) == 2.0

@@ -146,7 +146,7 @@ class _Opened:
         from mansard.cli.trace.common import read, with_demands
 
         asked = {"file": Path(path), "ncu": self.ncu, "trim": self.trim, "memory_limit": self.memory_limit}
-        return read(asked, prepare=with_demands(asked))
+        return read(asked, prepare=with_demands(asked), launch_shapes=True)
 
 
 def _deliver(

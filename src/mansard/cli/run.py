@@ -127,15 +127,16 @@ def _recorded(
 def _diagnosed(trace: RunTrace, ceilings: Ceilings, before: dict[str, float] | None, line: str) -> Diagnosis:
     """Judge the run against the ceilings, in the regime that the probes around it saw."""
     from mansard.diagnose.analyse import diagnose_run
+    from mansard.diagnose.facts import Facts, clock_of_probes, cores_busy_of
 
+    cores = cores_busy_of(trace)
     if before is None:
-        return diagnose_run(trace, ceilings, program=line)
-    from mansard.diagnose.facts import Facts, clock_of_probes
+        return diagnose_run(trace, ceilings, program=line, facts=Facts(cores_busy=cores))
     from mansard.diagnose.regime import seen_regime
     from mansard.measure import reference
 
     ceilings, drift = seen_regime(ceilings, before, _probe(ceilings), reference(ceilings))
-    facts = Facts(clock=clock_of_probes(drift, ceilings.machine))
+    facts = Facts(clock=clock_of_probes(drift, ceilings.machine), cores_busy=cores)
     return diagnose_run(trace, ceilings, program=line, drift=drift, facts=facts)
 
 

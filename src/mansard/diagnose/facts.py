@@ -12,8 +12,9 @@ from math import prod
 from typing import Any
 
 from mansard.core import Unknown
+from mansard.core.intervals import merge
 from mansard.diagnose.regime import ANOTHER_REGIME, FOREIGN_LOAD
-from mansard.trace.run import Operator
+from mansard.trace.run import Operator, RunTrace
 
 _FMA = "vector_f32_flop_per_s"
 
@@ -292,16 +293,19 @@ class Grid:
 
     @property
     def filled_ratio(self) -> float:
-        """Share of the places that are filled, over all waves.
+        """Share of the units' time that has work, if a unit is as fast however many of its places are taken.
+
+        The unit with the most blocks decides the time. What empty places of a busy unit cost is not in it: one block may well
+        use all of it.
 
         Source: NVIDIA, Matrix Multiplication Background User's Guide, wave quantisation.
 
-        >>> Grid(blocks=133.0, per_unit=1.0, units=132.0).filled_ratio  # a second wave for one block
+        >>> Grid(blocks=133.0, per_unit=1.0, units=132.0).filled_ratio  # a second block for one unit
         0.5037878787878788
+        >>> Grid(blocks=132.0, per_unit=2.0, units=132.0).filled_ratio  # half of the places, and work for every unit
+        1.0
         """
-        places = self.per_unit * self.units
-        waves = -(-self.blocks // places)
-        return self.blocks / (waves * places)
+        return self.blocks / (-(-self.blocks // self.units) * self.units)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,7 +323,7 @@ class Facts:
         experts, offload, pipeline: As named.
         grids: By kind of operation.
         node_devices: Devices of one node.
-        cores_busy: Cores' worth of CPU time used in a step, for a run on a CPU.
+        cores_busy: Cores that computed while operations ran, at most, for a run on a CPU.
         blocked_s: Idle time of the device in which its next work had been queued before [s per step]; None where not known.
     """
 
@@ -337,6 +341,24 @@ class Facts:
     node_devices: int | None = None
     cores_busy: float | None = None
     blocked_s: float | None = None
+
+
+def cores_busy_of(trace: RunTrace) -> float | None:
+    """Return how many cores computed while operations ran, at most; None where processor time was not recorded.
+
+    All processor time of the process is given to its operations, that of waiting in a loop for work included: so it is an upper
+    bound, and only what it lacks to the number of threads is evidence.
+
+    Args:
+        trace: A run on a processor.
+    """
+    if trace.cores_used is None or trace.scope == "device" or not trace.op.size:
+        return None
+    first, last = trace.window_ns
+    busy = merge(trace.start_ns, trace.end_ns).clipped(first, last).length_ns
+    if busy <= 0:
+        return None
+    return min(float(trace.threads), trace.cores_used * (last - first) / busy)
 
 
 _SHAPE = re.compile(r"([a-z][a-z0-9_]*)\[([0-9,]*)\]")

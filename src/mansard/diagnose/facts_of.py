@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from mansard.core import Unknown
-from mansard.core.intervals import IntervalSet, intersection, merge
-from mansard.diagnose.facts import Facts, LaunchGaps, MeasuredPoint, MemoryUse, RankFacts, TransferFacts, WorkloadFacts
-from mansard.diagnose.judge_operators import HOST_COPY_NAMES
+from mansard.core.intervals import EMPTY, IntervalSet, difference, intersection, merge
+from mansard.diagnose.facts import Facts, LaunchGaps, MeasuredPoint, PipelineFacts, RankFacts, WorkloadFacts
+from mansard.diagnose.facts_of_device import grids_of, memory_of, transfers_of
 from mansard.diagnose.profile_run import LONGEST_DISPATCH_NS
 from mansard.predict.estimate import Estimate
 from mansard.trace.idle import Idle, host_calls
 from mansard.trace.ranks import JobRanks
 from mansard.trace.run import RunTrace
-from mansard.trace.timeline import Kind, Timeline
+from mansard.trace.timeline import Timeline
 from mansard.workload.records import GqaAttention, Linear
 
-#: Calls that get device memory from the driver or give it back.
-_ALLOCATING = (
-    "cudaMalloc",
-    "cudaFree",
-    "cuMemAlloc",
-    "cuMemFree",
-    "cuMemCreate",
-    "cuMemRelease",
-    "hipMalloc",
-    "hipFree",
-)
-#: Allocation from the driver's own pool, or of host memory, is another matter.
-_NOT_ALLOCATING = ("Async", "Host", "Managed", "Array")
+#: Exchanges of two neighbours, as stages of a pipeline have them.
+_PEER = ("send", "recv", "send_recv")
 _PHASES = {"train": "training", "prefill": "prefill", "decode": "decode"}
 _S = 1e-9
 
@@ -48,6 +36,7 @@ def facts_of_profile(
     points: Sequence[MeasuredPoint] = (),
     estimate: Estimate | None = None,
     node_devices: int | None = None,
+    micro_batches: int | None = None,
 ) -> Facts:
     """Return what a profile tells of one device beside its operations.
 
@@ -61,19 +50,22 @@ def facts_of_profile(
         points: Measured points.
         estimate: A model in its phase.
         node_devices: Devices of one node.
+        micro_batches: Backward passes of a step, as the profile shows them.
     """
     if not run.steps.count:
-        gaps, memory, blocked = None, MemoryUse(), None
+        gaps, blocked = None, None
+        memory = memory_of(timeline, device, None, EMPTY, 0)
     else:
         steps = merge(run.steps.start_ns, run.steps.end_ns)
         gaps = (
             None if kernels_missing else _gaps(calls if calls is not None else host_calls(timeline), run, idle, steps)
         )
-        memory = _memory(timeline, device, idle, steps, run.steps.count)
+        memory = memory_of(timeline, device, idle, steps, run.steps.count)
         waited = intersection(idle.blocked, steps).length_ns * _S / run.steps.count
         blocked = None if kernels_missing else waited
     return Facts(
-        points=tuple(points), gaps=gaps, memory=memory, transfers=_transfers(timeline, device, run), node_devices=node_devices,
+        points=tuple(points), gaps=gaps, memory=memory, transfers=transfers_of(timeline, device, run), grids=grids_of(timeline, device, run),
+        pipeline=_pipeline(estimate, micro_batches, run, blocked), node_devices=node_devices,
         workload=WorkloadFacts() if estimate is None else workload_of(estimate), blocked_s=blocked,
     )  # fmt: skip
 
@@ -95,57 +87,22 @@ def _gaps(calls: IntervalSet, run: RunTrace, idle: Idle, steps: IntervalSet) -> 
     )  # fmt: skip
 
 
-def _memory(timeline: Timeline, device: int, idle: Idle, steps: IntervalSet, count: int) -> MemoryUse:
-    """Return the calls for device memory in steps, and the part of their time in which the device is idle."""
-    size = timeline.devices[device].memory_bytes
-    capacity = None if isinstance(size, Unknown) else float(size)
-    table = timeline.of(Kind.RUNTIME)
-    if not len(table):
-        return MemoryUse(capacity_bytes=capacity)
-    named = np.array(
-        [n.startswith(_ALLOCATING) and not any(w in n for w in _NOT_ALLOCATING) for n in timeline.names] + [False]
-    )
-    rows = named[table.name]
-    rows = rows & (steps.covered_ns(table.start_ns, table.start_ns + 1) > 0)
-    nothing = merge(
-        *(np.concatenate([getattr(s, side) for s in (idle.host_sync, idle.input_wait, idle.late, idle.queued, idle.unexplained)])
-          for side in ("start_ns", "end_ns"))
-    )  # fmt: skip
-    waiting = intersection(nothing, merge(table.start_ns[rows], table.end_ns[rows]))
-    return MemoryUse(
-        capacity_bytes=capacity,
-        allocations=float(np.count_nonzero(rows)) / count,
-        allocation_s=waiting.length_ns * _S / count,
-    )
+def _pipeline(
+    estimate: Estimate | None, micro_batches: int | None, run: RunTrace, blocked_s: float | None
+) -> PipelineFacts | None:
+    """Return the bubble of a stage where the plan that was given has a pipeline.
 
-
-def _transfers(timeline: Timeline, device: int, run: RunTrace) -> Mapping[int, TransferFacts]:
-    """Return whether the host memory of each kind of copy was pinned, where the names of all its copies tell."""
-    kinds = [i for i, o in enumerate(run.operators) if o.category == "copy" and o.name.startswith(HOST_COPY_NAMES)]
-    table = timeline.of(Kind.COPY)
-    if not kinds or not len(table):
-        return {}
-    mine = np.flatnonzero(table.device == device)
-    place = mine[np.lexsort((table.end_ns[mine], table.start_ns[mine]))]
-    told = np.array([_pinned(n) for n in timeline.names] + [-1], dtype=np.int8)
-    starts = table.start_ns[place]
-    found: dict[int, TransferFacts] = {}
-    for kind in kinds:
-        start: npt.NDArray[np.int64] = run.start_ns[run.op == kind]
-        at = np.minimum(np.searchsorted(starts, start), starts.size - 1)
-        state = set(told[table.name[place[at]]].tolist())
-        if len(state) == 1 and -1 not in state:
-            found[kind] = TransferFacts(pinned=state == {1})
-    return found
-
-
-def _pinned(name: str) -> int:
-    """Return 1 for pinned, 0 for pageable, -1 where a name does not tell.
-
-    >>> _pinned("Memcpy HtoD (Pinned -> Device)"), _pinned("Memcpy HtoD (Pageable -> Device)"), _pinned("MemcpyD2H")
-    (1, 0, -1)
+    A stage waits with work queued, or inside a receive while nothing else runs: both are idle time of the stage.
     """
-    return 0 if "Pageable" in name else 1 if "Pinned" in name else -1
+    stages = 1 if estimate is None else estimate.request.plan.pp
+    parts = micro_batches or (estimate.request.accumulation if estimate is not None else None)
+    if stages < 2 or not parts or not run.steps.count:
+        return None
+    talks = np.array([o.category == "collective" and o.source in _PEER for o in run.operators] or [False])[run.op]
+    steps = merge(run.steps.start_ns, run.steps.end_ns)
+    alone = difference(merge(run.start_ns[talks], run.end_ns[talks]), merge(run.start_ns[~talks], run.end_ns[~talks]))
+    waiting_s = intersection(alone, steps).length_ns * _S / run.steps.count
+    return PipelineFacts(stages=stages, microbatches=parts, bubble_s=waiting_s + (blocked_s or 0.0))
 
 
 def workload_of(estimate: Estimate) -> WorkloadFacts:

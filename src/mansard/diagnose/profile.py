@@ -208,6 +208,7 @@ def _of_device(timeline: Timeline, device: int, scene: _Scene) -> DeviceDiagnosi
     facts = facts_of_profile(
         timeline, device, run, idle, calls=scene.calls, kernels_missing=graphs(timeline, scene.operators.launches).kernels_missing,
         points=question.points, estimate=question.estimate, node_devices=links.node_devices,
+        micro_batches=_micro_batches(timeline, device, scene) if question.estimate is not None else None,
     )  # fmt: skip
     if question.peers is not None:
         facts = with_ranks(facts, question.peers, steps=scene.steps.count)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import re
 from dataclasses import dataclass
 
 from mansard.diagnose import rules
@@ -33,6 +35,40 @@ Advice is ranked by gain, and what is below 2 % of the step is left out. Gains o
 advice names the others (`overlaps`).
 
 """
+
+
+#: What a rule may ask for beside operations, waits and ceilings, and the inputs that supply it: each field of `facts.Facts`.
+FACT_SOURCES = {
+    "points": "`detailed.json` of `mansard measure`",
+    "workload": "a model's `config.json` with `--phase`; `real_tokens` and `cache_bytes` from Python alone",
+    "gaps": "Kineto and Nsight Systems files with runtime calls and steps",
+    "clock": "`mansard run` without `--ceilings`, which probes before and after",
+    "memory": "Kineto with `profile_memory=True`, Nsight Systems with `--cuda-memory-usage=true`; calls for memory: any file "
+    "with runtime calls and steps",
+    "ranks": "the profiles of several ranks",
+    "transfers": "Kineto and Nsight Systems files with copies",
+    "experts": "Python alone (`facts.ExpertFacts`): no file records routed tokens by rank",
+    "offload": "Python alone (`facts.OffloadFacts`): no file says which copies are experts",
+    "pipeline": "a profile with steps, and a model with `--pp` and its micro-batches",
+    "grids": "Kineto and Nsight Systems files of NVIDIA devices whose multiprocessors the file describes",
+    "node_devices": "`--node-devices`, or a product whose node is in the catalogue",
+    "cores_busy": "`mansard run`",
+    "blocked_s": "Kineto and Nsight Systems files with runtime calls and steps",
+}
+_ASKS = re.compile(r"case\.facts\.([a-z_]+)")
+
+
+def facts_asked(name: str) -> tuple[str, ...]:
+    """Return which facts a rule asks for, as its code says.
+
+    Args:
+        name: The rule.
+
+    >>> facts_asked("expert_imbalance")
+    ('experts',)
+    """
+    module = importlib.import_module(f"{rules.__name__}.{name}")
+    return tuple(sorted(set(_ASKS.findall(inspect.getsource(module)))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +118,15 @@ def rules_page() -> str:
         f"## {len(texts)} rules", "", "| rule | what is seen | evidence it needs | what it promises | source |", "|---|---|---|---|---|",
         *(f"| `{t.name}` | {' | '.join(_cell(c) for c in (t.title, t.needs, t.promises, t.source))} |" for t in texts),
     ]  # fmt: skip
+    asked = {name: facts_asked(name) for name in rules.rule_names()}
+    plain = ", ".join(f"`{name}`" for name, facts in asked.items() if not facts)
+    supplied = [
+        "", "## From which inputs a rule can speak", "",
+        "Every rule needs operations with their times; one about a ceiling needs that as well: of the catalogue, or measured. "
+        "Beside that:", "", "| rule | fact | supplied by |", "|---|---|---|",
+        *(f"| `{name}` | `{fact}` | {FACT_SOURCES[fact]} |" for name, facts in asked.items() for fact in facts), "",
+        f"From the operations, waits and ceilings of any profile or run alone: {plain}.",
+    ]  # fmt: skip
     kept = [
         "", "## Which advice excludes which", "", "Where the first speaks the second does not, whatever it would save:", "",
         *(f"- `{a}` before `{b}`" for a, b in BLOCKS), "",
@@ -90,7 +135,7 @@ def rules_page() -> str:
         f"{' and '.join(f'`{g}`' for g in GENERAL)} name operations without a cause. They give way where rules that know a cause of the "
         "same shortfall explain half of it.", "",
     ]  # fmt: skip
-    return _HEAD + "\n".join([*table, *kept])
+    return _HEAD + "\n".join([*table, *supplied, *kept])
 
 
 def _cell(text: str) -> str:

@@ -14,7 +14,7 @@ from mansard.diagnose.judge_operators import JudgedOperator
 def factors_of(case: Case, row: JudgedOperator) -> dict[str, float]:
     """Return factors whose product is the share of the ceiling; only those that something tells, and the rest.
 
-    `clock` is the observed clock over that of the ceilings, `filled units` the share of places that blocks fill over all waves,
+    `clock` is the observed clock over that of the ceilings, `filled units` the share of the units' time that has work,
     or of cores that are kept busy, `rest` what remains.
 
     Args:

@@ -42,7 +42,19 @@ def load_run(directory: Path) -> RunTrace:
         other = next(n for n in runs if n != chosen)
         text = f"The program used torch and jax; {chosen} took more time and is shown, {other} is not."
         findings.append(Finding(code="two_frameworks", text=text))
-    return replace(run, findings=tuple(findings))
+    return replace(run, findings=tuple(findings), cores_used=_cores_used(meta))
+
+
+def _cores_used(meta: dict[str, Any]) -> float | None:
+    """Return the processor time of the profiled windows over their wall time; None where it was not counted."""
+    used_s = wall_s = 0.0
+    for window in meta["windows"]:
+        before, after = window.get("rusage_start") or {}, window.get("rusage_end") or {}
+        if window["kind"] != "profiled" or not window["end_ns"] or "user_s" not in before or "user_s" not in after:
+            continue
+        used_s += sum(float(after[k]) - float(before[k]) for k in ("user_s", "system_s"))
+        wall_s += (int(window["end_ns"]) - int(window["start_ns"])) * 1e-9
+    return used_s / wall_s if wall_s > 0 else None
 
 
 def _nothing_profiled(meta: dict[str, Any]) -> UndecidedError:

@@ -145,6 +145,7 @@ class RunTrace:
         minor_faults_per_step: Page faults served without disk, per step; None where not known.
         page_bytes: Bytes that one minor fault maps (4096, or 2 MiB with transparent huge pages) [B].
         unmapping_s_per_byte: What giving touched memory back to the system costs in this process [s/B]; 0 if unknown.
+        cores_used: Processor time of the process over the wall time of what was profiled; None where not recorded.
         threads: Threads that the framework computes with.
         scope: Default scope of its operations.
         devices: Names of the devices used.
@@ -173,6 +174,7 @@ class RunTrace:
     minor_faults_per_step: float | None = None
     page_bytes: float = 4096.0
     unmapping_s_per_byte: float = 0.0
+    cores_used: float | None = None
     threads: int = 1
     scope: str = "node"
     devices: tuple[str, ...] = ()

@@ -11,8 +11,10 @@ import pytest
 from mansard.diagnose.calls import diagnose, diagnose_ranks
 from mansard.diagnose.facts import Facts, MeasuredPoint
 from mansard.diagnose.facts_of import facts_of_profile, workload_of
+from mansard.diagnose.facts_of_device import transfers_of
+from mansard.diagnose.profile import diagnose_profile
 from mansard.diagnose.profile_run import run_of_profile
-from mansard.diagnose.records import Advice
+from mansard.diagnose.records import Advice, Diagnosis
 from mansard.predict.estimate import Request, estimate
 from mansard.trace.idle import idle_of
 from mansard.trace.open import open_trace
@@ -187,3 +189,53 @@ def test_a_model_tells_phase_and_cache() -> None:
         estimate(load_model("llama-3.1-8b"), Request(phase="prefill", batch=2, seq=512, dtype="bf16"))
     )
     assert (prefill.phase, prefill.sequences, prefill.tokens, prefill.causal) == ("prefill", 2, 1024, True)
+
+
+def test_a_launch_shape_fills_units(tmp_path: Path) -> None:
+    file = File()
+    # 133 blocks on 132 multiprocessors: one has two, so all wait for it: 133 / (2 * 132) = 0.5038 of their time has work.
+    for i in range(4):
+        file.host("cpu_op", "aten::mm", 100 + 4000 * i, 5, **MM)
+        shape = {"grid": [133, 1, 1], "block": [128, 1, 1], "registers per thread": 32, "shared memory": 0}
+        file.work("kernel", "sm90_xmma_gemm_bf16bf16_bf16f32", 200 + 4000 * i, 3000, at=101 + 4000 * i, **shape)
+    path = file.write(tmp_path / "p.json")
+    document = json.loads(path.read_text())
+    document["deviceProperties"][0] |= {
+        "numSms": 132, "computeMajor": 9, "computeMinor": 0, "maxThreadsPerMultiprocessor": 2048, "regsPerMultiprocessor": 65536,
+        "sharedMemPerMultiprocessor": 233472, "warpSize": 32,
+    }  # fmt: skip
+    path.write_text(json.dumps(document))
+    timeline = open_trace(path, launch_shapes=True)
+    run = run_of_profile(timeline, 0, steps=find_steps(timeline))
+    found = facts_of_profile(timeline, 0, run, idle_of(timeline, 0))
+    assert [g.filled_ratio for g in found.grids.values()] == [pytest.approx(133 / 264)]
+    assert not facts(path).grids  # shapes that were not read are not made up
+    one = diagnose_profile(timeline)[0].diagnosis
+    (filled,) = [a for a in one.advice if a.rule == "filled_units"]
+    # Each call: 3000 us, of which at most 1889 us are above the least time; 3000 * (1 - 0.5038) = 1489 us.
+    assert filled.gain_s == pytest.approx(3000 * US * (1 - 133 / 264) * filled_calls(one), rel=1e-3)
+
+
+def filled_calls(one: Diagnosis) -> float:
+    return sum(o.calls for o in one.operators if o.category == "gemm")
+
+
+def test_small_copies_tell_what_starting_one_takes(tmp_path: Path) -> None:
+    file = File()
+    for i in range(5):
+        at = 1000.0 * i
+        file.work("kernel", "k", at, 100, at=at - 5)
+        # 1 KiB takes 4 us, which is what starting a copy takes; 64 KiB takes 6 us, most of it starting; 64 MiB does not.
+        file.work("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", at + 110, 4, at=at + 101, bytes=1024)
+        file.work("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", at + 120, 6, at=at + 111, bytes=65536)
+        file.work("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", at + 130, 700, at=at + 121, bytes=2**26)
+    path = file.write(tmp_path / "p.json")
+    timeline = open_trace(path)
+    run = run_of_profile(timeline, 0, steps=find_steps(timeline))
+    found = transfers_of(timeline, 0, run)
+    told = {run.operators[i].shapes: t for i, t in found.items()}
+    assert all(t.pinned for t in told.values())
+    assert told["65536 B"].latency_s == pytest.approx(6 * US)
+    assert told["65536 B"].in_flight_bytes == pytest.approx(65536)
+    assert told["67108864 B"].latency_s is None
+    assert told["1024 B"].in_flight_bytes == pytest.approx(1024)

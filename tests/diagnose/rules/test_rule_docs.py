@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from mansard.diagnose import rule_docs
+from mansard.diagnose.facts import Facts
 from mansard.diagnose.rules import load_rules, rule_names
 
 PAGE = Path(__file__).parents[3] / "docs" / "rules.md"
@@ -14,6 +16,11 @@ PAGE = Path(__file__).parents[3] / "docs" / "rules.md"
 
 def test_the_page_is_current() -> None:
     assert PAGE.read_text(encoding="utf-8") == rule_docs.rules_page(), "make docs/rules.md again, as it says"
+
+
+def test_every_fact_has_a_source_and_every_fact_that_is_asked_for_is_one() -> None:
+    assert set(rule_docs.FACT_SOURCES) == {f.name for f in fields(Facts)}
+    assert {fact for name in rule_names() for fact in rule_docs.facts_asked(name)} <= set(rule_docs.FACT_SOURCES)
 
 
 @pytest.mark.parametrize("name", rule_names())

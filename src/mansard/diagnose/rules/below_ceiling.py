@@ -48,7 +48,11 @@ def below_ceiling(case: Case) -> Proposal | None:
         limiting = row.judgement.limiting
         if limiting is None or row.judgement.bound in (Bound.LATENCY, Bound.UNDETERMINED):
             continue
-        how = _HOW.get((limiting.area, case.trace.framework)) or _OF_ANY.get(limiting.area)
+        area = Area.HOST if row.judgement.bound is Bound.HOST else limiting.area
+        how = _HOW.get((area, case.trace.framework)) or _OF_ANY.get(area)
+        told = case.facts.transfers.get(row.index)
+        if area is Area.HOST and told is not None and told.pinned:
+            how = "its memory is pinned: look for pieces that are too small, other traffic on the link, or memory of a farther socket"
         gain = case.headroom_s([row])
         if how is not None and gain > best_gain:
             best, best_gain, best_how = row, gain, how

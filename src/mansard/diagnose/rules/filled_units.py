@@ -1,7 +1,8 @@
 """Kernels leave compute units empty: a last wave with few blocks, or cores without work.
 
-Needs: blocks of a kernel, how many a unit holds at once, and units; or the cores that the process kept busy.
-Promises: the time of these operations times the empty share of the places, and not more than their headroom.
+Needs: blocks of a kernel and the units of the device; or the processor time that the process used while operations ran.
+Promises: the time of these operations times the share in which units are empty, and not more than their headroom. A unit counts as
+full with one block: empty places of a busy unit promise nothing.
 Source: NVIDIA, Matrix Multiplication Background User's Guide, wave quantisation.
 """
 
@@ -49,7 +50,7 @@ def filled_units(case: Case) -> Proposal | None:
         gain_s=gain,
         text=f"Fill the compute units, first in {first.operator.name} {first.operator.shapes}: another tile size or split-K, sizes that "
         "make whole waves, or work for every core.",
-        evidence=f"{len(rows)} kinds of operation fill as little as {format_ratio(emptiest)} of the places over their waves; they take "
+        evidence=f"{len(rows)} kinds of operation have work for as little as {format_ratio(emptiest)} of the units' time; they take "
         f"{format_s(case.per_step_s(rows))}",
     )
 
