@@ -316,3 +316,37 @@ def test_more_devices_than_layers_are_divided_otherwise():
     assert s.fits is True
     assert s.plan.devices == 16
     assert s.plan.pp <= 12
+
+
+def test_weights_of_a_token_are_those_it_multiplies_with():
+    # Llama-3.1-8B: 8,030,261,248 weights, less the table (525,336,576) and 65 norms of 4096: 7,504,658,432 of 2 B.
+    found = size_model(load_model("llama-3.1-8b"), site(), Job(context=1024))
+    assert found.one_device_weights_s == pytest.approx(2 * 7_504_658_432 / 4e12)
+    # No step takes less than that.
+    assert found.time_s > found.one_device_weights_s
+
+
+def test_pipeline_stages_hold_whole_layers():
+    # 32 layers on 3 stages: 11, 11, 10. The first holds 11 layers and the table: 11 x 218,112,000 + 525,336,576 of 2 B.
+    from mansard.plan.size import _memory
+
+    m = _memory(load_model("llama-3.1-8b"), Job(context=1000, concurrency=4), Plan(), 3)
+    assert m.weight_bytes == 2 * (11 * 218_112_000 + 525_336_576)
+    assert m.kv_cache_bytes == 4 * 1000 * 131072 * 11 / 32
+
+
+def test_an_encoder_has_its_length(tmp_path):
+    config = {
+        "architectures": ["WhisperForConditionalGeneration"], "model_type": "whisper", "d_model": 64, "encoder_layers": 2,
+        "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 128,
+        "decoder_ffn_dim": 128, "vocab_size": 1000, "num_mel_bins": 80, "max_source_positions": 1500,
+        "max_target_positions": 448, "torch_dtype": "float16", "num_hidden_layers": 2,
+    }  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    args = [str(path), "--on", "h200", "--context", "100"]
+    bare = CliRunner().invoke(command, args, standalone_mode=False)
+    assert "--tower-tokens encoder=N" in bare.exception.hint
+    done = CliRunner().invoke(command, [*args, "--tower-tokens", "encoder=1500", "--json"], standalone_mode=False)
+    assert done.exception is None
+    assert json.loads(done.output)["candidates"][0]["fits"] is True

@@ -179,3 +179,19 @@ def test_adapters_alone_are_trained(build, setting):
     # q and o: 2 x (4096 + 4096), k and v: 2 x (4096 + 1024); experts get none.
     assert dense == 32 * 16 * (2 * 8192 + 2 * 5120)
     assert routed == 0
+
+
+def test_outputs_that_tensor_ranks_sum_are_kept_by_their_share_of_tokens(build, setting):
+    # A layer of 4096 tokens on 8 ranks, elements for each token, hidden 4096: norms, o_proj and down_proj 4 x 4096 / 8, q 4096
+    # and k, v 2 x 1024 over 8, attention 4096 / 8, gate and up 2 x 14336 / 8, activation 14336 / 8: all of it an eighth of
+    # 4 x 4096 + 6144 + 4096 + 43008 = 69,632.
+    model = build("llama-3.1-8b")
+    batch = training_batch(sequences=1, seq=4096)
+
+    def layers(tp):
+        kept = kept_activations(train(setting(model, Plan(tp=tp)), batch), Recipe())
+        # Beside the layers: rows of the table, the final norm, logits of 128,256 / tp, the loss.
+        return kept - 4096 * 2 * (4096 + 4096 / tp + 128256 / tp + 1)
+
+    assert layers(1) == pytest.approx(32 * 4096 * 69_632 * 2)
+    assert layers(8) == pytest.approx(32 * 4096 * 69_632 * 2 / 8)

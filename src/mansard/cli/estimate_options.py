@@ -37,7 +37,7 @@ def request_of(options: Mapping[str, Any]) -> Request | None:
             optimizer=options["optimizer"], recompute=options["recompute"], lora_rank=options["lora_rank"]
         ),
         routing=_routing(options["routing"]),
-        tower_tokens=_towers(options["tower_tokens"]),
+        tower_tokens=tower_tokens_of(options["tower_tokens"]),
         launch_s=parse_time(options["launch_cost"], "--launch-cost"),
         **{
             name: options[name]
@@ -106,7 +106,12 @@ def _routing(path: Path | None) -> tuple[float, ...] | None:
         raise InputError(f"{path} is not a JSON list of numbers: {error}", hint="one number per expert") from None
 
 
-def _towers(texts: tuple[str, ...]) -> dict[str, int]:
+def tower_tokens_of(texts: tuple[str, ...]) -> dict[str, int]:
+    """Return tokens per sequence of towers, from texts such as `vision=1024`.
+
+    Raises:
+        UsageError: not readable.
+    """
     out: dict[str, int] = {}
     for text in texts:
         name, equals, count = text.partition("=")

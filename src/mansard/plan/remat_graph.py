@@ -18,6 +18,7 @@ from mansard.predict.estimate import Estimate, Request, estimate, setting_of
 from mansard.workload.batch import training_batch
 from mansard.workload.forward import block_kernels, layer_kernels
 from mansard.workload.kernel import Context, Kernel
+from mansard.workload.memory import output_bytes
 from mansard.workload.records import Layer, Model
 
 #: Kernels that change their input in place, so that they make nothing of their own.
@@ -107,12 +108,13 @@ class Step:
         return sum(kind.count for kind in self.kinds)
 
 
-def layer_nodes(kernels: Sequence[Kernel], seconds: Mapping[int, float]) -> tuple[Node, ...]:
+def layer_nodes(kernels: Sequence[Kernel], seconds: Mapping[int, float], *, tp: int = 1) -> tuple[Node, ...]:
     """Return the activations of one layer.
 
     Args:
         kernels: Forward kernels of the layer in order, messages among them.
         seconds: Time of each by its place [s].
+        tp: Tensor-parallel ranks, see `workload.memory.output_bytes`.
 
     Source: Chen et al., arXiv:1604.06174, section 3 (recomputation as a choice for each node); Korthikanti et al.,
         arXiv:2205.05198, section 4 (what each operation keeps): products and norms need their inputs, fused attention
@@ -133,7 +135,7 @@ def layer_nodes(kernels: Sequence[Kernel], seconds: Mapping[int, float]) -> tupl
         name = kernel.name if kernel.name not in places else f"{kernel.name}_{len(found)}"
         places[kernel.name] = len(found)
         found.append(
-            {"name": name, "kind": kernel.kind, "size_bytes": float(kernel.local_write_bytes), "compute_s": seconds[place],
+            {"name": name, "kind": kernel.kind, "size_bytes": output_bytes(kernel, tp), "compute_s": seconds[place],
              "message_s": 0.0, "parents": parents}
         )  # fmt: skip
         if is_norm:
@@ -209,7 +211,7 @@ def _nodes(context: Context, layer: Layer, model: Model, machine: Machine) -> tu
         time_s = kernel_bound(kernel, machine).time_s
         # Vector work without a ceiling does not decide a step, see `floor_of`.
         seconds[place] = time_s if is_known(time_s) else 0.0
-    return layer_nodes(kernels, seconds)
+    return layer_nodes(kernels, seconds, tp=context.plan.tp)
 
 
 def _outer_bytes(context: Context, model: Model, result: Estimate) -> float:

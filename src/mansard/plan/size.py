@@ -7,7 +7,7 @@ all, and of those the fastest. Times are those of `predict`: a bound, and a rang
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mansard.core import Bound, Unknown, is_known
@@ -47,6 +47,7 @@ class Job:
         devices: Devices to use; None searches for the fewest.
         most: Devices at which the search gives up.
         tp_most: Largest tensor-parallel group; None takes the node, or 8 where it is on no record.
+        tower_tokens: Tokens per sequence of each tower or encoder.
     """
 
     phase: str = "serve"
@@ -63,6 +64,7 @@ class Job:
     devices: int | None = None
     most: int = 4096
     tp_most: int | None = None
+    tower_tokens: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 0.0 < self.memory_fraction <= 1.0:
@@ -102,7 +104,7 @@ class Sizing:
         time_s: Floor of a decode step, of a prefill, or of a training step [s].
         tpot, ttft, step: The ranges of what was asked.
         tokens_per_s: Ceiling of all devices [token/s].
-        one_device_weights_s: One device reading what a token's weights are, were it large enough [s].
+        one_device_weights_s: One device reading the weights a token multiplies with, were it large enough [s].
         all_weights_s: The devices reading all weights once [s].
         usd: Of a million tokens, or of the training run, at the ceiling: no less [USD].
         usd_expected: The same at the expected time [USD].
@@ -238,8 +240,9 @@ def _check(job: Job) -> None:
 def _requests(job: Job, plan: Plan, sequences: int) -> list[Request]:
     """The phases that the devices must do, the one that `time_s` belongs to first."""
     common = Request(
-        phase="decode", plan=plan, dtype=job.dtype, weights=job.weights, kv=job.kv, memory_fraction=job.memory_fraction
-    )
+        phase="decode", plan=plan, dtype=job.dtype, weights=job.weights, kv=job.kv, memory_fraction=job.memory_fraction,
+        tower_tokens=job.tower_tokens,
+    )  # fmt: skip
     if job.phase == "train":
         steps = (job.batch or 1) // plan.dp
         return [
@@ -278,7 +281,7 @@ def _static_of(model: Model, request: Request, stages: int) -> tuple[float, floa
     length = float(request.context or request.seq or 0)
     sequences = request.batch / request.plan.dp
     pairs = [
-        (weights.bytes, cache.bytes_for(length) * sequences)
+        (weights.bytes, cache.bytes_for(length, float(request.tower_tokens.get("encoder", 0))) * sequences)
         for weights, cache in zip(parts.by_stage(stages), stage_caches(model.text, caches, stages), strict=True)
     ]
     return max(pairs, key=sum)
@@ -377,13 +380,12 @@ def _timed(
     bound = results[0].bound
     run = job.run_tokens if job.phase == "train" else 1e6
     work = Unknown("the tokens of the training run are not known", ("--run-tokens",)) if run is None else run
-    once = results[0].once
     return Sizing(
         model=model.name, device=site.machine.name, devices=plan.devices, plan=plan, fits=fits, memory_bytes=need,
         budget_bytes=budget, parts=_parts(memory), one_device_bytes=one, short_bytes=_short_of(one, budget),
         time_s=first.low_s, tpot=ranges.get("decode"), ttft=ranges.get("prefill"), step=ranges.get("train"),
         tokens_per_s=tokens / first.low_s if is_known(first.low_s) else first.low_s,
-        one_device_weights_s=once if isinstance(once, Unknown) else once.bytes / rate,
+        one_device_weights_s=_token_bytes(model, results[0].request) / rate,
         all_weights_s=memory.whole_weight_bytes / rate / (plan.tp * plan.pp),
         usd=_usd(site.price, plan.devices, first.low_s, tokens, work),
         usd_expected=_usd(site.price, plan.devices, first.expected_s, tokens, work), price=site.price,
@@ -391,6 +393,17 @@ def _timed(
         why_not=why if why is not None else first.low_s.reason if isinstance(first.low_s, Unknown) else None,
         notes=(*notes, *results[0].assumed),
     )  # fmt: skip
+
+
+def _token_bytes(model: Model, request: Request) -> float:
+    """Weights that one token of the text model multiplies with: no rows of tables, no towers [B]."""
+    storage = setting_of(model, request)[0].storage
+    size = 0.0
+    for stack, _, weight, copies, stored in storage.store.every(mtp=False):
+        if weight.role == "matmul" and stack in (model.text.name, "head"):
+            share = 1.0 if weight.active is None else weight.active / weight.copies
+            size += storage.bytes_of(weight, "") if weight.tied else stored.total * copies * share
+    return size
 
 
 def floor_of(result: Estimate) -> float | Unknown:

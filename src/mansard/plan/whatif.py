@@ -281,7 +281,9 @@ def _areas(one: PhaseBound, two: PhaseBound) -> list[AreaTimes]:
         was, now = _work(a), _work(b)
         if was is None or now is None:
             continue
-        area = a.kernel.area if a.kernel.in_pass == "forward" else f"{a.kernel.area} ({a.kernel.in_pass})"
+        area = (
+            a.kernel.area if a.kernel.in_pass in ("forward", a.kernel.area) else f"{a.kernel.area} ({a.kernel.in_pass})"
+        )
         row = times.setdefault(area, [0.0, 0.0])
         row[0] += was[0]
         row[1] += now[0]

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mansard.core.units import format_bytes, format_bytes_per_s, format_ratio, format_s
-from mansard.report.plan_text import known, notes_text, shown, wrapped
-from mansard.report.text import clean
+from mansard.report.plan_text import known, model_title, notes_text, shown, wrapped
 
 
 def offload_text(document: Mapping[str, Any]) -> str:
@@ -30,7 +29,7 @@ def offload_text(document: Mapping[str, Any]) -> str:
 
 def _bank(document: Mapping[str, Any]) -> list[str]:
     b, host, rest = document["bank"], document["host"], document["rest"]
-    name = clean(document["environment"]["model"] or "units")
+    name = model_title(document["environment"]["model"] or "units")
     layers = f" in {b['layers']} layers" if b["unit"] == "expert" else ""
     lines = wrapped(
         f"{name}: {b['items']} {b['unit']}s{layers}, {b['per_token']} per token, {format_bytes(b['unit_bytes'])} each, "
@@ -67,6 +66,8 @@ def _table(document: Mapping[str, Any]) -> list[str]:
     if document["best"] is not None:
         c = document["candidates"][document["best"]]
         low, high = c["tokens_per_s_serial"], c["tokens_per_s_at_most"]
+        if c["misses_per_step"] == 0 and c["fits"] is True:
+            lines += wrapped(f"every {document['bank']['unit']} fits the device: nothing needs to be offloaded")
         lines += wrapped(
             f"*: {c['policy']}, {c['cached_units']} kept: {shown(low, _rate)} token/s where each miss waits, at most "
             f"{shown(high, _rate)}; USD per million tokens: {shown(c['cost'], _rate)}"

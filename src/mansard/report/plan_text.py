@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from mansard.core.units import format_bytes, format_s
@@ -39,6 +40,19 @@ def wrapped(text: str, indent: str = "  ") -> list[str]:
     return textwrap.wrap(
         clean(text), WIDTH, initial_indent=indent, subsequent_indent=indent + "  ", break_on_hyphens=False
     ) or [indent.rstrip()]
+
+
+def model_title(source: str) -> str:
+    """Return a short name of a model that was named by its file.
+
+    >>> model_title("llama-3.1-8b"), model_title("/a/qwen3/config.json"), model_title("x/gpt2_config.json")
+    ('llama-3.1-8b', 'qwen3', 'gpt2')
+    """
+    path = PurePath(source)
+    if path.suffix != ".json":
+        return clean(path.name)
+    name = path.stem.removesuffix("config").rstrip("_")
+    return clean(name or path.parent.name or path.stem)
 
 
 def notes_text(lines: Sequence[str], title: str) -> list[str]:

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from mansard.core.units import format_bytes_per_s, format_flop_per_s, format_ratio, format_s
-from mansard.report.plan_text import known, notes_text, shown, wrapped
+from mansard.report.plan_text import known, model_title, notes_text, shown, wrapped
 from mansard.report.text import clean, shorten
 
 
 def whatif_text(document: Mapping[str, Any]) -> str:
     """Return the text of a `plan whatif` document in plain JSON types."""
     env = document["environment"]
-    lines = wrapped(f"{env['model']}: {document['phase']} on {env['machine']}", "")
+    lines = wrapped(f"{model_title(env['model'])}: {document['phase']} on {env['machine']}", "")
     changed = [_change(c) for c in document["ceilings"]]
     for text in list(dict.fromkeys(changed))[:8]:
         lines += wrapped(text)

@@ -23,6 +23,8 @@ from mansard.workload.training import MOMENTS, Recipe
 
 #: Kernels that change their input in place or whose output nobody needs again.
 _IN_PLACE = ("rope", "qk_norm", "latent_norm", "routing", "combine")
+#: Products whose output tensor-parallel ranks sum: in training each keeps its share of the tokens, as of the stream.
+_SUMMED = ("o_proj", "down_proj", "shared_down_proj", "cross_o_proj", "out_proj")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +233,19 @@ def _stage_state(
     )
 
 
+def output_bytes(kernel: Kernel, tp: int) -> float:
+    """Return what one device keeps of the output of a forward kernel of training [B].
+
+    Args:
+        kernel: The kernel.
+        tp: Tensor-parallel ranks: outputs that they sum are scattered over the tokens, as sequence parallelism does.
+
+    Source: Korthikanti et al., arXiv:2205.05198, section 4.2.2: with tensor and sequence parallelism everything that is
+        kept is divided by the ranks.
+    """
+    return float(kernel.local_write_bytes) / (tp if kernel.name in _SUMMED else 1)
+
+
 def kept_activations(phase: Phase, recipe: Recipe) -> float:
     """Return the activations that one device keeps for the backward pass [B].
 
@@ -251,7 +266,7 @@ def kept_activations(phase: Phase, recipe: Recipe) -> float:
     forward = [k for k in phase.kernels if k.in_pass == "forward" and k.kind != "communication"]
 
     def once(kernels: list[Kernel]) -> float:
-        return sum(float(k.local_write_bytes) * k.count / phase.passes for k in kernels)
+        return sum(output_bytes(k, phase.plan.tp) * k.count / phase.passes for k in kernels)
 
     layers = [k for k in forward if _is_layer(k) and k.name not in _IN_PLACE]
     # Kernels are those of an average stage; tables and head are whole on theirs.
@@ -260,7 +275,7 @@ def kept_activations(phase: Phase, recipe: Recipe) -> float:
     kept, working = once(layers), 0.0
     if recipe.recompute == "full":
         kept = once([k for k in layers if k.name == "input_layernorm" or k.area == "norm"]) / 2.0
-        working = sum(float(k.local_write_bytes) for k in {k.name: k for k in layers}.values())
+        working = sum(output_bytes(k, phase.plan.tp) for k in {k.name: k for k in layers}.values())
     if stages == 1:
         return kept + working + tables + logits
     return max(kept * in_flight + tables, kept + logits) + working

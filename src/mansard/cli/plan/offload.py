@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 @click.option("--host", metavar="CPU", help="The host processor by catalogue name: is it quicker than the link?")
 @click.option("--cpu-bandwidth", metavar="RATE", help="Memory bandwidth of the host instead.")
 @click.option("--cpu-peak", metavar="RATE", help='Peak of the host instead, such as "3 TFLOP/s".')
+@click.option("--tower-tokens", multiple=True, metavar="NAME=N", help="Tokens per sequence of a tower or encoder.")
 @click.option("--dtype", help="Type of activations and of what is not quantised.  [default: the model's]")
 @click.option("--weights", help="Type the matrices of the layers are stored in.  [default: as the checkpoint]")
 @click.option("--kv", help="Type of the cache.  [default: the checkpoint's, else --dtype]")
@@ -157,6 +158,7 @@ def _notes(bank: Bank, routing: Routing, rest: Rest) -> list[str]:
 
 def _bank(model: str | None, options: dict[str, Any], site: Site | None) -> tuple[Bank | None, Rest | None]:
     """The units, from a model or from their sizes."""
+    from mansard.cli.estimate_options import tower_tokens_of
     from mansard.core.errors import UsageError
     from mansard.core.units import parse_quantity
     from mansard.plan.offload import ALONE, Bank, bank_of, rest_of
@@ -193,6 +195,7 @@ def _bank(model: str | None, options: dict[str, Any], site: Site | None) -> tupl
     request = Request(
         phase="decode", context=options["context"], batch=options["batch"], dtype=options["dtype"],
         weights=options["weights"], kv=options["kv"], memory_fraction=options["memory_fraction"],
+        tower_tokens=tower_tokens_of(options["tower_tokens"]),
     )  # fmt: skip
     bank = bank_of(loaded, request, options["unit"])
     return bank, rest_of(loaded, request, site.machine, bank)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.option("--run-tokens", metavar="N", help="Training: tokens of the whole run, such as 15T.")
 @click.option("--recompute", type=click.Choice(["none", "selective", "full"]), default="none", show_default=True)
 @click.option("--optimizer", type=click.Choice(["adamw", "sgd", "sgd_momentum"]), default="adamw", show_default=True)
+@click.option("--tower-tokens", multiple=True, metavar="NAME=N", help="Tokens per sequence of a tower or encoder.")
 @click.option("--dtype", help="Type of activations and of what is not quantised.  [default: the model's]")
 @click.option("--weights", help="Type the matrices of the layers are stored in.  [default: as the checkpoint]")
 @click.option("--kv", help="Type of the cache.  [default: the checkpoint's, else --dtype]")
@@ -78,6 +79,7 @@ def command(models: tuple[str, ...], **options: Any) -> int:
 
 
 def _job(options: dict[str, Any]) -> Job:
+    from mansard.cli.estimate_options import tower_tokens_of
     from mansard.core.errors import UsageError
     from mansard.plan.params import parse_count
     from mansard.plan.size import Job
@@ -96,6 +98,7 @@ def _job(options: dict[str, Any]) -> Job:
     return Job(
         recipe=Recipe(optimizer=options["optimizer"], recompute=options["recompute"]),
         run_tokens=None if run is None else parse_count(run, "--run-tokens"),
+        tower_tokens=tower_tokens_of(options["tower_tokens"]),
         **{
             name: options[name]
             for name in (

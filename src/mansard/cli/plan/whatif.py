@@ -26,6 +26,7 @@ import click
 @click.option("--zero", type=int, default=0, help="Training: what dp ranks shard (0 nothing .. 3 weights).")
 @click.option("--accumulation", type=int, help="Training: micro-batches per optimizer step.")
 @click.option("--recompute", type=click.Choice(["none", "selective", "full"]), default="none", show_default=True)
+@click.option("--tower-tokens", multiple=True, metavar="NAME=N", help="Tokens per sequence of a tower or encoder.")
 @click.option("--dtype", help="Type of activations and of what is not quantised.  [default: the model's]")
 @click.option("--weights", help="Type the matrices of the layers are stored in.  [default: as the checkpoint]")
 @click.option("--activations", help="Type activations are cast to for products with quantised weights.")
@@ -45,7 +46,7 @@ def command(model: str, **options: Any) -> int:
       mansard plan whatif llama-3.1-8b --on h100-sxm --context 8192 --batch 32 --set hbm=2x
       mansard plan whatif llama-3.1-70b --on h200 --tp 8 --phase prefill --seq 8192 --set network=off --set bf16=fp8
     """
-    from mansard.cli.estimate_options import may_write, parse_time
+    from mansard.cli.estimate_options import may_write, parse_time, tower_tokens_of
     from mansard.cli.plan.deliver import deliver
     from mansard.core.document import to_jsonable
     from mansard.core.errors import UsageError
@@ -69,6 +70,7 @@ def command(model: str, **options: Any) -> int:
         plan=Plan(**{name: options[name] for name in ("tp", "pp", "dp", "ep", "cp", "zero")}),
         recipe=Recipe(recompute=options["recompute"]),
         launch_s=parse_time(options["launch_cost"], "--launch-cost"),
+        tower_tokens=tower_tokens_of(options["tower_tokens"]),
         **{
             name: options[name]
             for name in ("batch", "context", "seq", "dtype", "weights", "activations", "kv", "accumulation", "overlap")
