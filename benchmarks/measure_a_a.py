@@ -98,7 +98,9 @@ def matched(windows, middles) -> list[tuple[int, object, list[float]]]:
     found = []
     for slow, part in enumerate(both):
         interval = Interval(median=part.median_s, low=part.low_s, high=part.high_s, holds=part.interval)
-        found.append((int(part.median_s > border), interval, [s for g in flat for s in g if (s > own) is bool(slow)]))
+        found.append(
+            (int(part.median_s > border), interval, [s for g in flat for s in g if bool(s > own) == bool(slow)])
+        )
     return found
 
 

@@ -130,8 +130,8 @@ def test_the_interval_of_several_processes_holds_their_spread():
     groups = [[0.9] * 5, [1.0] * 5, [1.1] * 5]
     found = interval_of(groups)
     logs = np.log([0.9, 1.0, 1.1])
-    # 3 degrees of freedom for 1 % between runs, 2 from three processes; Student of 5; one more process than these three
-    pooled = math.sqrt((3 * 0.01**2 + 2 * logs.var(ddof=1)) / 5)
+    # 3 degrees of freedom for 1.75 % between runs, 2 from three processes; Student of 5; one more process than these three
+    pooled = math.sqrt((3 * 0.0175**2 + 2 * logs.var(ddof=1)) / 5)
     reach = 2.571 * pooled * math.sqrt(1 + 1 / 3)
     assert found.median == 1.0
     assert found.low == pytest.approx(math.exp(logs.mean() - reach))
@@ -147,17 +147,17 @@ def test_one_process_says_what_its_interval_lacks():
 
 
 def test_the_interval_covers_the_middle_of_many_runs():
-    # Each run: a drift of 1 %, five processes shifted by 1 % each, twenty samples with 1 % of noise. The truth is 1.
+    # Each run: a drift of 1.75 %, five processes shifted by 1 % each, twenty samples with 1 % of noise. The truth is 1.
     rng = np.random.default_rng(5)
     covered = 0
     runs = 300
     for _ in range(runs):
-        run = 0.01 * rng.standard_normal()
+        run = 0.0175 * rng.standard_normal()
         shifts = np.exp(run + 0.01 * rng.standard_normal(5))
         groups = [list(s * np.exp(0.01 * rng.standard_normal(20))) for s in shifts]
         found = interval_of(groups)
         covered += found.low <= 1.0 <= found.high
-        assert found.half_ratio < 0.06
+        assert found.half_ratio < 0.1
     assert 0.90 <= covered / runs <= 0.99
     # samples of one process alone would cover far less: the shift of a process is no noise of its samples
     alone = sum(

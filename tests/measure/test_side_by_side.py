@@ -10,7 +10,6 @@ import pytest
 from rich.console import Console
 
 from mansard.measure.points.conclusions import conclusions, in_words
-from mansard.measure.points.interval import Interval
 from mansard.measure.points.output import element_of, result_of_element
 from mansard.measure.points.result import Finding, Point, PointVerdict, Result, Samples, State
 from mansard.report import points_text
@@ -140,25 +139,46 @@ def a_a():
     return module
 
 
+def runs_at(rng, *centres):
+    """Runs of three processes with one window of five samples each, half a percent of noise around their centre."""
+    return [[[list(c * (1.0 + 0.005 * rng.standard_normal(5)))] for _ in range(3)] for c in centres]
+
+
 def test_runs_are_split_by_their_medians_and_each_regime_has_a_truth_of_its_own(a_a):
-    rng = np.random.default_rng(1)
-    groups = [[centre * (1.0 + 0.005 * rng.standard_normal(5)) for _ in range(3)] for centre in [1.0] * 12 + [1.3] * 8]
-    intervals = [Interval(median=c, low=0.98 * c, high=1.02 * c, holds="") for c in [1.0] * 12 + [1.3] * 8]
-    fast, slow = a_a.by_regime(groups, intervals)
+    runs = runs_at(np.random.default_rng(1), *[1.0] * 12, *[1.3] * 8)
+    neither, fast, slow = a_a.by_regime(runs)
+    assert neither["intervals"] == 0
     assert (fast["runs"], slow["runs"]) == (12, 8)
-    assert fast["coverage"] == slow["coverage"] == 1.0
-    truth = float(np.median(np.concatenate([g for run in groups for g in run])))
-    assert a_a.covered(intervals, truth) == 0.6  # over both: the 12 of the regime that holds the middle
+    assert fast["pooled_median_s"] == pytest.approx(1.0, rel=5e-3)
+    assert slow["pooled_median_s"] == pytest.approx(1.3, rel=5e-3)
+    assert fast["coverage"] == slow["coverage"] == 1.0  # 0.5 % of noise is far inside of 1.75 % between runs
+    # half widths by hand where the processes agree: 4 %, and what little they differ on top
+    assert 0.04 < fast["half_width"]["p50"] < 0.05
+    assert fast["share_within_5_percent"] == 1.0
 
 
-def test_runs_of_one_regime_are_not_split_and_a_change_inside_a_run_is_apart(a_a):
+def test_a_run_that_saw_both_regimes_has_an_interval_in_each(a_a):
     rng = np.random.default_rng(2)
-    one = [[1.0 + 0.005 * rng.standard_normal(5) for _ in range(3)] for _ in range(12)]
-    wide = [Interval(median=1.0, low=0.9, high=1.4, holds="")] * 21
-    assert [r["runs"] for r in a_a.by_regime(one, wide[:12])] == [12]
-    two = [[1.3 + 0.005 * rng.standard_normal(5) for _ in range(3)] for _ in range(8)]
-    changed = [[1.0 + 0.005 * rng.standard_normal(5), 1.3 + 0.005 * rng.standard_normal(5), np.full(5, 1.3)]]
-    rows = a_a.by_regime([*one, *two, *changed], wide)
-    assert [r["runs"] for r in rows] == [12, 8, 1]
-    assert rows[2]["regime"] == "changed inside the run"
-    assert rows[2]["holds_both_middles"] == 1
+    (fast,), (slow,) = runs_at(rng, 1.0), runs_at(rng, 1.3)
+    both = [[*one, *two] for one, two in zip(fast, slow, strict=True)]  # each process has a window of either
+    runs = [*runs_at(rng, *[1.0] * 12, *[1.3] * 8), both]
+    _, first, second = a_a.by_regime(runs)
+    assert (first["intervals"], second["intervals"]) == (13, 9)
+    assert first["coverage"] == second["coverage"] == 1.0
+
+
+def test_an_interval_far_from_both_regimes_is_counted_apart(a_a):
+    runs = runs_at(np.random.default_rng(3), *[1.0] * 20, 4.0)
+    neither, only = a_a.by_regime(runs)
+    assert neither["intervals"] == 1
+    assert only["runs"] == 20
+
+
+def test_what_must_be_known_between_runs_is_told_by_the_experiment(a_a):
+    # runs 3 % apart whose processes agree: nothing known between runs covers few, 5 % covers all
+    rng = np.random.default_rng(4)
+    groups = [[[c] * 5 for _ in range(3)] for c in np.exp(0.03 * rng.standard_normal(60))]
+    rows = {r["run_ratio"]: r["coverage"] for r in a_a.with_run_ratio(groups, 1.0)}
+    assert rows[0.0] == 0.0
+    assert 0.9 <= rows[0.03] <= 1.0
+    assert rows[0.15] == 1.0

@@ -22,6 +22,8 @@ _T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 
 LEAST_PROCESSES = 3
 #: Medians of runs of one point, minutes apart on a shared virtual machine that stays in one regime, lie this far apart
 #: (benchmarks/measure_a_a.py, docs/measuring.md); a stated floor, since no run can see it in itself.
+POINT_RATIO = 0.0175
+#: The same for histories, which look at many runs of both sides and see most of the spread themselves (docs/history.md).
 RUN_RATIO = 0.01
 RUN_WEIGHT = 3
 
@@ -61,7 +63,7 @@ def t975(degrees: int) -> float:
 
 
 def interval_of(
-    groups: Sequence[Sequence[float]], *, run_ratio: float = RUN_RATIO, run_weight: int = RUN_WEIGHT, seed: int = 0
+    groups: Sequence[Sequence[float]], *, run_ratio: float = POINT_RATIO, run_weight: int = RUN_WEIGHT, seed: int = 0
 ) -> Interval:
     """Return the median of all samples and an interval that another run of the same point falls into.
 
@@ -81,11 +83,11 @@ def interval_of(
     Source: Hahn and Meeker, Statistical Intervals, 1991, section 4.7 (prediction); the pooling is that of a normal model with
     a conjugate prior of the variance, Gelman et al., Bayesian Data Analysis, section 2.6.
 
-    Three processes that agree, r = 1 % worth three degrees: 2.571 x sqrt(3/5) x 1 % x sqrt(4/3) = 2.30 %.
+    Three processes that agree, r = 1.75 % worth three degrees: 2.571 x sqrt(3/5) x 1.75 % x sqrt(4/3) = 4.02 %.
 
     >>> i = interval_of([[1.0, 1.0, 1.0], [1.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
     >>> i.median, round(i.low, 4), round(i.high, 4)
-    (1.0, 0.9773, 1.0233)
+    (1.0, 0.9606, 1.0411)
     """
     kept = [np.asarray(g, dtype=np.float64) for g in groups if len(g)]
     whole = np.concatenate(kept)
@@ -101,7 +103,7 @@ def interval_of(
     variance = (run_weight * run_ratio**2 + (len(kept) - 1) * float(logs.var(ddof=1))) / degrees
     reach = t975(degrees) * math.sqrt(variance * (1.0 + 1.0 / len(kept)))
     centre = float(logs.mean())
-    known = f", with {run_ratio:.1%} known between runs" if run_weight and run_ratio else ""
+    known = f", with {run_ratio:.2%} known between runs" if run_weight and run_ratio else ""
     return Interval(
         median=inside.median,
         low=min(inside.low, math.exp(centre - reach)),

@@ -112,7 +112,7 @@ def intervals_by_regime(groups: Sequence[Sequence[Sequence[float]]]) -> tuple[Re
     whole = sum(len(w) for group in groups for w in group)
     regimes = []
     for slow in (False, True):
-        mine = [[s for w in group for s in w if (s > border) is slow] for group in groups]
+        mine = [[s for w in group for s in w if bool(s > border) == slow] for group in groups]
         mine = [m for m in mine if m]
         i = interval_of(mine)
         regimes.append(
