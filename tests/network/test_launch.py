@@ -22,6 +22,10 @@ OPENMPI5 = {
     "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
     "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "prterun-node1-4321@1",
 }  # fmt: skip
+MPICH = {
+    "PMI_RANK": "1", "PMI_SIZE": "2", "PMI_FD": "8", "HYDI_CONTROL_FD": "7", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2",
+    "MPIR_CVAR_CH3_INTERFACE_HOSTNAME": "node1",
+}  # fmt: skip
 JAX = {"JAX_COORDINATOR_ADDRESS": "10.0.0.2:1234", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"}
 TPU = {"TPU_WORKER_ID": "2", "TPU_WORKER_HOSTNAMES": "t1k-w-0,t1k-w-1,t1k-w-2,t1k-w-3"}
 
@@ -67,6 +71,16 @@ def test_open_mpi_5_on_one_host_needs_no_head_and_on_two_asks_for_it():
     assert (with_flag.rank, with_flag.world, with_flag.host, with_flag.port) == (1, 2, "node1", 5000)
 
 
+def test_mpich_on_one_host_and_on_two():
+    found = detected(MPICH)
+    assert (found.launcher, found.rank, found.world, found.local_rank, found.local_world) == ("mpich", 1, 2, 1, 2)
+    assert (found.host, found.port, found.one_host) == ("127.0.0.1", 61440, True)
+    two = {**MPICH, "MPI_LOCALNRANKS": "1"}
+    with pytest.raises(UsageError, match="where rank 0 is"):
+        detect_launch(environ=two)
+    assert detected(two, coordinator="node1:5000").host == "node1"
+
+
 def test_jax_and_cloud_tpu():
     found = detected(JAX)
     assert (found.launcher, found.rank, found.world, found.host, found.port) == ("jax", 1, 2, "10.0.0.2", 1235)
@@ -74,12 +88,13 @@ def test_jax_and_cloud_tpu():
     assert (found.launcher, found.rank, found.world, found.host) == ("jax", 2, 4, "t1k-w-0")
 
 
-def test_order_flags_then_torchrun_then_slurm_then_open_mpi_then_jax():
-    together = {**JAX, **OPENMPI4, **SLURM, **TORCHRUN}
+def test_order_flags_then_torchrun_then_slurm_then_open_mpi_then_mpich_then_jax():
+    together = {**JAX, **MPICH, **OPENMPI4, **SLURM, **TORCHRUN}
     assert detected(together, coordinator="h:1", rank=0, world=2).launcher == "flags"
     assert detected(together).launcher == "torchrun"
-    assert detected({**JAX, **OPENMPI4, **SLURM}).launcher == "slurm"
-    assert detected({**JAX, **OPENMPI4}).launcher == "openmpi"
+    assert detected({**JAX, **MPICH, **OPENMPI4, **SLURM}).launcher == "slurm"
+    assert detected({**JAX, **MPICH, **OPENMPI4}).launcher == "openmpi"
+    assert detected({**JAX, **MPICH}).launcher == "mpich"
 
 
 @pytest.mark.parametrize("env", [{}, {"WORLD_SIZE": "4"}, {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}])

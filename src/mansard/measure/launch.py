@@ -1,6 +1,6 @@
 """Which process of how many this is, by explicit flags or by what a launcher left in the environment.
 
-Looked at in this order: explicit flags, torchrun, Slurm, Open MPI, jax.distributed. Nothing is imported and nobody is
+Looked at in this order: explicit flags, torchrun, Slurm, Open MPI, MPICH, jax.distributed. Nothing is imported and nobody is
 asked: the same environment always gives the same answer.
 """
 
@@ -22,7 +22,7 @@ class Launch:
     """The place of this process in a job.
 
     Args:
-        launcher: `flags`, `torchrun`, `slurm`, `openmpi` or `jax`.
+        launcher: `flags`, `torchrun`, `slurm`, `openmpi`, `mpich` or `jax`.
         rank: From 0.
         world: Processes of the job.
         local_rank: Among the processes of this host; None where not told.
@@ -73,7 +73,7 @@ def detect_launch(
     env = os.environ if environ is None else environ
     found = _flags(coordinator, rank, world)
     if found is None:
-        for look in (_torchrun, _slurm, _openmpi, _jax):
+        for look in (_torchrun, _slurm, _openmpi, _mpich, _jax):
             found = look(env, coordinator)
             if found is not None:
                 break
@@ -172,6 +172,20 @@ def _openmpi(env: Mapping[str, str], coordinator: str | None) -> Launch | None:
         port = _port_of(number // PORTS if uri else number)
     return _made("openmpi", env, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
                  "OMPI_COMM_WORLD_LOCAL_SIZE", host, port, env.get("PMIX_NAMESPACE", uri.split(";")[0]))  # fmt: skip
+
+
+def _mpich(env: Mapping[str, str], coordinator: str | None) -> Launch | None:
+    """MPICH and those made of it (Intel MPI, MVAPICH) say who is who, but neither where rank 0 is nor which job it is."""
+    if "PMI_RANK" not in env or "PMI_SIZE" not in env:
+        return None
+    if coordinator is not None:
+        host, port = host_port(coordinator)
+    elif env["PMI_SIZE"] in ("1", env.get("MPI_LOCALNRANKS")):
+        host, port = "127.0.0.1", _port_of(0)
+    else:
+        text = "this MPI does not say where rank 0 is"
+        raise UsageError(text, hint="mansard measure --coordinator HOST_OF_RANK_0:29600")
+    return _made("mpich", env, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", host, port, "mpich")
 
 
 def _jax(env: Mapping[str, str], coordinator: str | None) -> Launch | None:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mansard.core.errors import InputError
 from mansard.measure.launch import Launch
-from mansard.measure.links.hub import BEAT_S, JOIN_S, MAGIC, PORTS_TRIED, send
+from mansard.measure.links.hub import BEAT_S, JOIN_S, MAGIC, PORTS_TRIED, SILENT_S, Awake, send
 from mansard.measure.links.ranks import environment_of_rank
 
 RETRY_S = 0.2
@@ -34,23 +35,61 @@ def follow(launch: Launch, *, limit_s: float = JOIN_S) -> int:
     stop = threading.Event()
     beat = threading.Thread(target=_beat, args=(connection, children, lock, stop), daemon=True)
     beat.start()
+    how = "its process ended"
     try:
         for line in lines:
             message = json.loads(line)
             if "end" in message:
                 return int(message["end"])
-            with lock:
-                children.append(_started(message["start"], launch))
-    except (OSError, ValueError):
-        pass
+            if "start" in message:
+                with lock:
+                    children.append(_started(message["start"], launch))
+    except SilentError as error:
+        how = str(error)
+    except (OSError, ValueError) as error:
+        how = f"its connection broke ({error})"
     finally:
         stop.set()
         _end(children)
         connection.close()
-    raise InputError(f"rank 0 of {launch.world} on {launch.host} is lost", hint="see its output", code="rank_lost")
+    raise InputError(
+        f"rank 0 of {launch.world} on {launch.host} is lost: {how}", hint="see its output", code="rank_lost"
+    )
 
 
-def _join(launch: Launch, limit_s: float) -> tuple[socket.socket, Any]:
+class SilentError(Exception):
+    """Rank 0 gave no sign of life."""
+
+
+def lines_of(connection: socket.socket, silent_s: float = SILENT_S) -> Iterator[str]:
+    """Return the lines that come from rank 0 until it closes the connection.
+
+    Args:
+        connection: To rank 0, which says something every second.
+        silent_s: Without anything for so long it is lost [s]; time in which this process was stopped does not count.
+
+    Raises:
+        SilentError: it is lost.
+        OSError: the connection broke.
+    """
+    clock, pending = Awake(), b""
+    heard = clock.look()
+    while True:
+        ready, _, _ = select.select([connection], [], [], BEAT_S)
+        now = clock.look()
+        if not ready:
+            if now - heard > silent_s:
+                raise SilentError(f"no sign of life for {silent_s:.0f} s")
+            continue
+        piece = connection.recv(1 << 16)
+        if not piece:
+            return
+        heard = now
+        *whole, pending = (pending + piece).split(b"\n")
+        yield from (line.decode() for line in whole)
+
+
+def _join(launch: Launch, limit_s: float) -> tuple[socket.socket, Iterator[str]]:
     """Find rank 0 at one of its ports."""
     end = time.monotonic() + limit_s
     hello = {"magic": MAGIC, "job": launch.job, "rank": launch.rank, "host": socket.gethostname(), "pid": os.getpid()}
@@ -60,11 +99,13 @@ def _join(launch: Launch, limit_s: float) -> tuple[socket.socket, Any]:
                 connection = socket.create_connection((launch.host, port), timeout=2.0)
             except OSError:
                 continue
-            lines = connection.makefile("r", encoding="utf-8")
+            lines = lines_of(connection)
             try:
                 send(connection, hello)
-                answer = json.loads(lines.readline() or "{}")
-            except (OSError, ValueError):
+                if not select.select([connection], [], [], 2.0)[0]:
+                    raise SilentError("nobody answers")  # something else listens there
+                answer = json.loads(next(lines, "{}"))
+            except (OSError, ValueError, SilentError):
                 answer = {}
             if answer.get("ok"):
                 connection.settimeout(None)

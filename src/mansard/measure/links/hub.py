@@ -6,6 +6,7 @@ The others connect to it once and stay: each tells that it lives, and is told wh
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -21,6 +22,9 @@ MAGIC = "mansard-ranks/1"
 PORTS_TRIED = 16
 BEAT_S = 1.0
 SILENT_S = 20.0  # without a sign of life for so long a rank is lost
+LOOK_S = (
+    2.0  # of a longer time between two looks only so much counts: this process was stopped, as the others may have been
+)
 JOIN_S = 120.0
 HUB_VARIABLE = "MANSARD_HUB"  # where the worker processes of rank 0 find it: port and job
 WORLD_VARIABLE = "MANSARD_WORLD"
@@ -39,7 +43,7 @@ class Member:
     Args:
         rank, host: Who and where it is.
         connection: To it.
-        seen: When it last gave a sign of life [s].
+        seen: When it last gave a sign of life, on the clock of the hub [s].
         lost: Why it is lost; empty while it lives.
     """
 
@@ -63,10 +67,13 @@ class Hub:
         self.members: dict[int, Member] = {}
         self._silent_s = silent_s
         self._lock = threading.Lock()
+        self._sending = threading.Lock()
         self._closed = False
+        self._clock = Awake()
         self._listener = _listen(launch)
         self.port = int(self._listener.getsockname()[1])
         threading.Thread(target=self._accept, daemon=True).start()
+        threading.Thread(target=self._beat, daemon=True).start()
 
     def wait(self, limit_s: float = JOIN_S, say: Callable[[str], None] = lambda _text: None) -> None:
         """Wait until all ranks are there.
@@ -95,7 +102,7 @@ class Hub:
 
     def lost(self) -> str:
         """Return which rank is lost and how, in words; empty while all live."""
-        now = time.monotonic()
+        now = self._clock.look()
         for member in sorted(self.members.values(), key=lambda m: m.rank):
             if not member.lost and now - member.seen > self._silent_s:
                 member.lost = f"no sign of life for {self._silent_s:.0f} s"
@@ -108,8 +115,9 @@ class Hub:
         self._closed = True
         for member in self.members.values():
             try:
-                send(member.connection, {"end": code})
-                member.connection.shutdown(socket.SHUT_WR)
+                with self._sending:
+                    send(member.connection, {"end": code})
+                    member.connection.shutdown(socket.SHUT_WR)
             except OSError:
                 continue
         self._listener.close()
@@ -141,14 +149,14 @@ class Hub:
                     send(connection, {"refused": f"rank {rank} is here already, or is not one of {self.launch.world}"})
                     return
                 send(connection, {"ok": True})
-                member = Member(rank=rank, host=str(hello["host"]), connection=connection, seen=time.monotonic())
+                member = Member(rank=rank, host=str(hello["host"]), connection=connection, seen=self._clock.look())
                 self.members[rank] = member
             self._listen_to(member, lines)
 
     def _listen_to(self, member: Member, lines: Any) -> None:
         try:
             for line in lines:
-                member.seen = time.monotonic()
+                member.seen = self._clock.look()
                 message = json.loads(line)
                 if "lost" in message:
                     member.lost = str(message["lost"])
@@ -160,9 +168,46 @@ class Hub:
     def _start(self, words: Mapping[str, Any]) -> None:
         for member in self.members.values():
             try:
-                send(member.connection, {"start": dict(words)})
+                with self._sending:
+                    send(member.connection, {"start": dict(words)})
             except OSError:
                 member.lost = member.lost or "its connection broke"
+
+    def _beat(self) -> None:
+        """Tell the others that this rank lives."""
+        while not self._closed:
+            for member in list(self.members.values()):
+                with contextlib.suppress(OSError), self._sending:
+                    if not self._closed:
+                        send(member.connection, {"alive": True})
+            time.sleep(BEAT_S)
+
+
+class Awake:
+    """A clock that stands still while this process is stopped, as long as somebody looks at it every second or two.
+
+    Args:
+        now: Clock it follows [s].
+
+    >>> times = iter([10.0, 11.0, 311.0, 312.5])
+    >>> clock = Awake(lambda: next(times))
+    >>> clock.look(), clock.look(), clock.look()
+    (1.0, 3.0, 4.5)
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._lock = threading.Lock()
+        self._last = now()
+        self._total_s = 0.0
+
+    def look(self) -> float:
+        """Return the time since it was made in which this process was not stopped [s]."""
+        with self._lock:
+            now = self._now()
+            self._total_s += min(now - self._last, LOOK_S)
+            self._last = now
+            return self._total_s
 
 
 def _listen(launch: Launch) -> socket.socket:

@@ -1,0 +1,75 @@
+"""What counts as silence of a rank: time in which the other side says nothing, never time in which this side was stopped."""
+
+import contextlib
+import json
+import socket
+import time
+
+import pytest
+
+from mansard.measure.launch import Launch
+from mansard.measure.links.follow import SilentError, lines_of
+from mansard.measure.links.hub import LOOK_S, MAGIC, Awake, Hub
+
+
+def test_a_clock_that_stands_still_while_the_process_is_stopped():
+    times = iter([0.0, 0.5, 1.5, 601.5, 602.0])
+    clock = Awake(lambda: next(times))
+    # 0.5, then 1.0 more, then 600 s between two looks of which LOOK_S count, then 0.5
+    assert [clock.look() for _ in range(4)] == [0.5, 1.5, 1.5 + LOOK_S, 2.0 + LOOK_S]
+
+
+def test_lines_come_whole_and_end_with_the_connection():
+    here, there = socket.socketpair()
+    with here:
+        there.sendall(b'{"alive": true}\n{"sta')
+        lines = lines_of(here)
+        assert next(lines) == '{"alive": true}'
+        there.sendall(b'rt": 1}\n{"e')
+        there.close()
+        assert list(lines) == ['{"start": 1}']
+
+
+def test_silence_is_told_from_an_end():
+    here, there = socket.socketpair()
+    with here, there, pytest.raises(SilentError, match="no sign of life for 0 s"):
+        next(lines_of(here, silent_s=0.0))
+
+
+class Hand:
+    """A clock set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def launch_of_two() -> Launch:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return Launch(
+        launcher="flags", rank=0, world=2, local_rank=None, local_world=None, host="127.0.0.1", port=port, job="j"
+    )
+
+
+def test_a_rank_is_lost_by_its_silence_and_not_by_ours():
+    launch = launch_of_two()
+    hub = Hub(launch, silent_s=20.0)
+    hand = Hand()
+    hub._clock = Awake(hand)
+    with contextlib.closing(socket.create_connection(("127.0.0.1", hub.port), timeout=10.0)) as rank_1:
+        rank_1.sendall((json.dumps({"magic": MAGIC, "job": "j", "rank": 1, "host": "h"}) + "\n").encode())
+        end = time.monotonic() + 30.0
+        while 1 not in hub.members and time.monotonic() < end:
+            time.sleep(0.01)
+        assert hub.lost() == ""
+        hand.now = 3600.0  # all were stopped for an hour, and this one looks first
+        assert hub.lost() == ""
+        for _ in range(20):  # 20 looks, a second apart, in which rank 1 says nothing: 2 + 20 s
+            hand.now += 1.0
+            told = hub.lost()
+        assert told == "rank 1 of 2 on h is lost: no sign of life for 20 s"
+    hub.end(1)
