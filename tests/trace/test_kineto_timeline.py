@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 from decimal import ROUND_FLOOR, Decimal
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from mansard.core.errors import InputError
 from mansard.core.unknown import Unknown
+from mansard.trace.open import open_trace
 from mansard.trace.readers import chrome, chrome_stream
 from mansard.trace.readers.chrome_times import to_ns
 from mansard.trace.timeline import CopyKind, Kind
@@ -414,3 +416,19 @@ def test_events_that_start_with_a_key_of_their_own(tmp_path, monkeypatch):
     t = read(tmp_path, {"traceEvents": events})
     assert len(t.of(Kind.KERNEL)) == 299
     assert not t.damage
+
+
+def test_a_file_that_will_not_fit_is_refused_early_with_what_it_needs(tmp_path):
+    events = [kernel(i * 10, 5) for i in range(200_000)]
+    path = tmp_path / "large.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    size = path.stat().st_size
+    assert size > 3 * (8 << 20)  # several blocks, so that it can be known before the end
+    with pytest.raises(InputError) as refused:
+        open_trace(path, memory_limit=4_000_000)
+    assert refused.value.code == "memory_limit"
+    assert "by the first" in refused.value.message
+    assert "0.00 GB" in refused.value.message  # the limit, in GB
+    share = int(re.search(r"by the first (\d+)%", refused.value.message).group(1))
+    assert share < 100
+    assert len(open_trace(path, memory_limit=1_000_000_000).of(Kind.KERNEL)) == 200_000

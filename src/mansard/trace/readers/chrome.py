@@ -67,7 +67,9 @@ def read(
     stream = Stream(path, tally, progress)
     for batch in stream:
         columns.add(batch)
+        columns.check_limit(stream.share)
     columns.finish()
+    columns.check_limit(1.0)
     if columns.phase_counts.get("X") == EVENT_CAP:
         tally.add("event_cap", EVENT_CAP)
     _must_be_a_trace(path, stream, columns)

@@ -51,11 +51,12 @@ class Stream:
         self.path, self.tally, self.progress = path, tally, progress
         self.head: dict[str, Any] = {}
         self.bare_list = False
+        self.share = 0.0  # of the file that is read
         self._decoder = msgspec.json.Decoder(list[Event])
 
     def __iter__(self) -> Iterator[list[Event]]:
         """Yield the events in batches, in the order of the file."""
-        blocks = _blocks(self.path, self.tally, self.progress)
+        blocks = _blocks(self.path, self.tally, self._at)
         text = self._start(blocks)
         for block in blocks:
             text = text + block if text else block
@@ -68,6 +69,11 @@ class Stream:
                 if not events:
                     break  # one event longer than a block: take more text
         yield from self._rest(text)
+
+    def _at(self, what: str, share: float) -> None:
+        self.share = share
+        if self.progress is not None:
+            self.progress(what, share)
 
     def _start(self, blocks: Iterator[bytes]) -> bytes:
         """Read up to the first event; return the text from there on."""

@@ -20,10 +20,12 @@ import numpy.typing as npt
 
 from mansard.core.errors import InputError
 from mansard.trace.readers import sqlite_leaves
+from mansard.trace.readers.memory_need import refuse, room
 from mansard.trace.timeline import Damage
 
 _FEW_ROWS = 2000  # below this a cursor is quicker than looking for the leaves
 _ROWS_AT_ONCE = 200_000
+_WORK_PER_ROW = 48  # what joining, sorting and merging take beside the columns; measured on five million kernels [B]
 
 
 class NsysFile:
@@ -46,6 +48,7 @@ class NsysFile:
         self.memory_limit = memory_limit
         self._progress = progress
         self._held = 0
+        self._most_rows = 0
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._map: mmap.mmap | None = None
         self._descriptor: int | None = None
@@ -222,16 +225,13 @@ class NsysFile:
     def _reserve(self, table: str, columns: Sequence[tuple[str, Any]], text: str | None) -> None:
         """Refuse, before reading, what would go beyond the memory limit."""
         each = sum(np.dtype(d).itemsize for _, d in columns) + (24 if text else 0)
-        self._held += self.last_rowid(table) * each
-        # Joining and sorting hold about half as much again as the columns; measured on five million kernels.
-        needed = 1.5 * self._held
-        if self.memory_limit is not None and needed > self.memory_limit:
-            raise InputError(
-                f"reading {self.path.name} needs about {needed / 1e9:.2f} GB, more than the memory limit of "
-                f"{self.memory_limit / 1e9:.2f} GB",
-                hint="raise --memory-limit, or export a part of the capture (nsys export --ts-normalize, --times)",
-                code="memory_limit",
-            )
+        rows = self.last_rowid(table)
+        self._held += rows * each
+        self._most_rows = max(self._most_rows, rows)
+        needed = self._held + _WORK_PER_ROW * self._most_rows
+        if self.memory_limit is not None and needed > room(self.memory_limit):
+            hint = "raise --memory-limit, or export a part of the capture (nsys export --ts-normalize, --times)"
+            raise refuse(self.path.name, needed, self.memory_limit, hint)
 
     def _from_leaves(
         self, table: str, columns: Sequence[tuple[str, Any]], text: str | None
