@@ -166,6 +166,34 @@ def show(name: str, store_at: str | None, as_json: bool) -> int:
     return 0
 
 
+@command.command("trend")
+@click.argument("name", required=False)
+@click.option(
+    "--metric", default="*", show_default=True, metavar="GLOB", help="Which figures: step_time_s, gemm*/time_s."
+)
+@click.option("--tolerance", default="2 %", show_default=True, help="The smallest relative change that matters.")
+@store_option
+@_JSON
+def trend(name: str | None, metric: str, tolerance: str, store_at: str | None, as_json: bool) -> int:
+    """Show how figures changed over the history, or over the results of the baseline NAME.
+
+    Changes of level are named with their interval and with what of the environment changed there; a steady drift is said to be one.
+    Exit code 3 where no figure has enough results.
+    """
+    from mansard.core.document import dumps
+    from mansard.history.rules import ratio_of
+    from mansard.history.store import open_store
+    from mansard.history.trend import trends
+    from mansard.report.history_trend import trend_document, trend_text
+
+    with open_store(store_at) as store:
+        records = store.baseline(name).timed() if name else store.timed_records()
+    source = f"baseline {name}" if name else "the history"
+    found = trends(records, metric=metric, tolerance_ratio=ratio_of(tolerance, "--tolerance"))
+    click.echo(dumps(trend_document(found, source)) if as_json else trend_text(found, source), nl=False)
+    return 0 if any(s.model != "too_short" for s in found) else 3
+
+
 @command.command("rm")
 @click.argument("name")
 @store_option

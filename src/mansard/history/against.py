@@ -11,7 +11,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from mansard.core.errors import MansardError
@@ -241,6 +241,8 @@ def _excuse(point: Point, where: Where) -> str:
         excuse = benchmark_named(point.benchmark).waived(parameters_of(point), point.impl, where)
     except MansardError as error:
         return error.message
+    except Exception as error:  # a defect of one benchmark must not end the others
+        return f"it cannot be worked out: {type(error).__name__}: {error}"
     return f"{excuse.reason} (missing: {excuse.missing})" if isinstance(excuse, Waived) else str(excuse or "")
 
 
@@ -256,7 +258,7 @@ def compared(found: Sequence[Paired], versions: tuple[Version, Version], limits:
     for item in found:
         for side, into in enumerate(sides):
             into.append(_measurement(item, side, versions[side]))
-    return compare_figures(*sides, limits=limits)
+    return compare_figures(*sides, limits=replace(limits, interleaved=True))
 
 
 def _measurement(item: Paired, side: int, version: Version) -> Measurement:

@@ -16,8 +16,7 @@ from mansard.core.unknown import Unknown
 from mansard.history.evidence import Evidence, evidence_of
 from mansard.history.fingerprint import Difference, differences
 from mansard.history.records import SHARES, Measurement, Record
-from mansard.history.statistics import DRAWS, LEVEL, Ratio, benjamini_hochberg
-from mansard.measure.points.interval import RUN_RATIO
+from mansard.history.statistics import DRAWS, LEVEL, RUN_RATIO, Ratio, benjamini_hochberg
 
 #: Fewer samples than this on a side decide nothing: of four and four, one arrangement in 35 separates them by chance.
 LEAST_SAMPLES = 5

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -57,7 +59,7 @@ def version_at(text: str, *, folder: Path | None = None) -> Iterator[Version]:
             anything that git resolves to a commit.
         folder: Where git looks for the commit; None takes the current folder.
 
-    A commit is checked out into a temporary worktree, which is removed at the end.
+    A commit is unpacked into a temporary folder, which is removed at the end; nothing of the checkout is touched.
 
     Raises:
         UsageError: neither a path of that kind nor a commit, or its source holds no mansard.
@@ -71,27 +73,23 @@ def version_at(text: str, *, folder: Path | None = None) -> Iterator[Version]:
     if path.is_dir():
         yield _from_source(text, path, {})
         return
-    where = folder or Path.cwd()
-    commit = _git(where, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{text}^{{commit}}", wrong=(
-        f"{text!r} is neither a python, a virtual environment, nor a commit of the checkout in {where}"
-    )).strip()  # fmt: skip
+    here = folder or Path.cwd()
+    wrong = f"{text!r} is neither a python, a virtual environment, nor a commit of the checkout in {here}"
+    if text.startswith("-"):
+        raise UsageError(wrong)
+    commit = _git(here, "rev-parse", "--verify", "--quiet", f"{text}^{{commit}}", wrong=wrong).decode().strip()
+    where = Path(_git(here, "rev-parse", "--show-toplevel", wrong=f"{here} has no files").decode().strip())
     with tempfile.TemporaryDirectory(prefix="mansard-against-") as outer:
-        tree = Path(outer) / "tree"
-        _git(
-            where,
-            "worktree",
-            "add",
-            "--detach",
-            "--quiet",
-            str(tree),
-            commit,
-            wrong=f"{commit[:12]} cannot be checked out",
-        )
-        try:
-            yield _from_source(text, tree, {"commit": commit})
-        finally:
-            with contextlib.suppress(UsageError, InputError):
-                _git(where, "worktree", "remove", "--force", str(tree), wrong="the worktree cannot be removed")
+        tree = Path(outer)
+        _unpack(where, commit, tree)
+        yield _from_source(text, tree, {"commit": commit})
+
+
+def _unpack(where: Path, commit: str, tree: Path) -> None:
+    """Write the files of a commit into a folder; the checkout itself is left as it is."""
+    packed = _git(where, "archive", "--format=tar", commit, wrong=f"{commit[:12]} cannot be read")
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        archive.extractall(tree, filter="data")
 
 
 def _python_at(path: Path) -> Path | None:
@@ -134,14 +132,12 @@ def _versions(python: str) -> dict[str, str]:
         ) from None
 
 
-def _git(where: Path, *words: str, wrong: str) -> str:
+def _git(where: Path, *words: str, wrong: str) -> bytes:
     try:
-        done = subprocess.run(
-            ["git", "-C", str(where), *words], capture_output=True, text=True, timeout=_GIT_LIMIT_S, check=False
-        )
+        done = subprocess.run(["git", "-C", str(where), *words], capture_output=True, timeout=_GIT_LIMIT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InputError(f"git cannot be run: {error}", hint="install git, or name an environment") from None
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or [""])[-1]
+        last = (done.stderr.decode(errors="replace").strip().splitlines() or [""])[-1]
         raise UsageError(wrong + (f": {last}" if last else ""), hint="git rev-parse --verify COMMIT in the checkout")
     return done.stdout

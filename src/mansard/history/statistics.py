@@ -14,12 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mansard.measure.points.interval import RUN_RATIO, RUN_WEIGHT
-
 FloatArray = npt.NDArray[np.float64]
 
 DRAWS = 20_000
 LEVEL = 0.05
+#: What is known of the spread between runs where a burst shows less, and the degrees of freedom that this knowledge is worth.
+RUN_RATIO = 0.01
+RUN_WEIGHT = 3
 #: What the spread inside a burst says of that between bursts, at least; see `Burst.floor`.
 INSIDE_SHARE = 0.5
 AMONG_SHARE = 1.5

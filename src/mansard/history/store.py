@@ -79,6 +79,10 @@ class Baseline:
         """Return the results of a state."""
         return [e.record for e in self.entries if e.state == state]
 
+    def timed(self) -> list[tuple[str, Record]]:
+        """Return all results with the time each was made, whatever their state."""
+        return [(e.record.created, e.record) for e in self.entries]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
@@ -202,6 +206,17 @@ class Store:
         with translated(self.url), self._engine.connect() as connection:
             rows = connection.execute(select(RECORD).order_by(RECORD.c.id.desc()).limit(limit)).mappings()
             return [_row(dict(r)) for r in rows]
+
+    def timed_records(self) -> list[tuple[str, Record]]:
+        """Return all results with the time each was made, or added where it does not tell."""
+        from sqlalchemy import select
+
+        from mansard.history.tables import RECORD
+
+        with translated(self.url), self._engine.connect() as connection:
+            rows = connection.execute(select(RECORD).order_by(RECORD.c.id)).mappings().all()
+            entries = [self._entry(connection, {**r, "state": "", "reason": "", "entered": r["added"]}) for r in rows]
+        return [(e.record.created, e.record) for e in entries]
 
     def baselines(self) -> list[Summary]:
         """Return the baselines by name."""

@@ -358,7 +358,8 @@ def _change(
 def _changed(fingerprints: Sequence[Fingerprint], at: int, first: int, last: int) -> tuple[Difference, ...]:
     """Return what changed from one point to the next within the interval of a change; what changed nearest to it comes first."""
     found: dict[tuple[str, str], Difference] = {}
-    for j in sorted(range(first, last + 1), key=lambda k: abs(k - at)):
+    near = sorted((abs(j - at), j) for j in range(first, last + 1))
+    for _, j in near:
         for d in differences(fingerprints[j - 1], fingerprints[j]):
             if d.component not in IDENTITY:
                 found.setdefault((d.component, d.key), d)

@@ -1,0 +1,134 @@
+"""Figures over a history as text and JSON: a small plot, the changes of level, and what of the environment changed there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mansard.core.document import header, to_jsonable
+from mansard.core.unknown import Unknown
+from mansard.history.trend import Change, Series
+from mansard.report.history_text import amount
+from mansard.report.text import clean
+
+_MARKS = "▁▂▃▄▅▆▇█"
+_WIDTH = 72
+
+
+def trend_document(found: Sequence[Series], source: str) -> dict[str, Any]:
+    """Return the JSON document `trend/1`.
+
+    Args:
+        found: The series.
+        source: The baseline, or the whole history.
+    """
+    series = [
+        {
+            "name": s.name, "metric": s.metric, "unit": s.unit, "conditions": s.conditions, "model": s.model,
+            "points": [{"when": p.when, "source": p.source, "value": p.value, "outlier": p.outlier} for p in s.points],
+            "noise_ratio": s.noise_ratio, "smallest_ratio": s.smallest_ratio, "drift": s.drift,
+            "changes": [
+                {
+                    "index": c.index, "first": c.first, "last": c.last, "when": s.points[c.index].when, "ratio": c.ratio, "ci95": c.ci95,
+                    "better": c.better, "environment": c.environment,
+                }
+                for c in s.changes
+            ],
+        }
+        for s in found
+    ]  # fmt: skip
+    document: dict[str, Any] = to_jsonable({**header("trend/1", {}), "source": source, "series": series})
+    return document
+
+
+def trend_text(found: Sequence[Series], source: str) -> str:
+    """Return the series for a terminal, those that changed first."""
+    if not found:
+        return f"{clean(source)}: no figure of such a name\n"
+    order = ("steps", "drift", "steady", "too_short")
+    lines = []
+    for s in sorted(found, key=lambda s: order.index(s.model)):
+        values = [p.value for p in s.points]
+        lines.append(f"{clean(s.name)}: {_headline(s)}")
+        lines.append(f"  {plot(values)}  {amount(min(values), s.unit)} to {amount(max(values), s.unit)}")
+        under = _under(s)
+        if under.strip():
+            lines.append(f"  {under}")
+        for c in s.changes:
+            lines += [f"  {line}" for line in _change(s, c)]
+        far = [p for p in s.points if p.outlier]
+        if far:
+            lines.append(
+                f"  outliers, which move no level: {', '.join(f'{p.when[:19]} {amount(p.value, s.unit)}' for p in far[:5])}"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def plot(values: Sequence[float], width: int = _WIDTH) -> str:
+    """Return values as blocks of eight heights; of more than fit, neighbours share a column by their median.
+
+    >>> plot([1.0, 2.0, 8.0])
+    '▁▂█'
+    """
+    columns = [float(np.median(part)) for part in np.array_split(np.asarray(values), min(width, len(values)))]
+    low, high = min(columns), max(columns)
+    scale = (len(_MARKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_MARKS[round((c - low) * scale)] for c in columns)
+
+
+def _column(s: Series, index: int) -> int:
+    edges = np.array_split(np.arange(len(s.points)), min(_WIDTH, len(s.points)))
+    return next(i for i, part in enumerate(edges) if index <= part[-1])
+
+
+def _under(s: Series) -> str:
+    """Return the line under a plot: `^` where a level begins, `-` its interval, `x` an outlier."""
+    line = [" "] * min(_WIDTH, len(s.points))
+    for i, p in enumerate(s.points):
+        if p.outlier:
+            line[_column(s, i)] = "x"
+    for c in s.changes:
+        for i in range(c.first, c.last + 1):
+            line[_column(s, i)] = "-"
+        line[_column(s, c.index)] = "^"
+    return "".join(line)
+
+
+def _headline(s: Series) -> str:
+    count = f"{len(s.points)} results"
+    if s.model == "too_short":
+        return f"{count}, too few to tell a level"
+    noise = f"noise {100 * s.noise_ratio:.2g} %"
+    if s.drift is not None:
+        d = s.drift
+        low, high = (100.0 * (x - 1.0) for x in d.ci95)
+        return (
+            f"drifts {'to the better' if d.better else 'to the worse'} by {100 * (d.ratio - 1):+.3g} % ({low:+.3g} to {high:+.3g}) over "
+            f"{count}, no single point is to blame"
+        )
+    smallest = (
+        ""
+        if isinstance(s.smallest_ratio, Unknown)
+        else f"; a change of {100 * s.smallest_ratio:.2g} % half way would show"
+    )
+    if s.model == "steady":
+        return f"steady over {count}, {noise}{smallest}"
+    return f"{len(s.changes)} change{'s' if len(s.changes) > 1 else ''} over {count}, {noise}"
+
+
+def _change(s: Series, c: Change) -> list[str]:
+    low, high = (100.0 * (x - 1.0) for x in c.ci95)
+    at = s.points[c.index]
+    between = "" if c.first == c.last else f" (between {s.points[c.first].when[:19]} and {s.points[c.last].when[:19]})"
+    lines = [
+        f"{'better' if c.better else 'worse'}: {100 * (c.ratio - 1):+.3g} % ({low:+.3g} to {high:+.3g}) from {at.when[:19]}{between}"
+    ]
+    told = [clean(d.text) for d in c.environment]
+    lines.append(
+        "  changed there: " + "; ".join(told)
+        if told
+        else "  nothing that the documents tell of the environment changed there"
+    )
+    return lines

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from mansard.cli.baseline import command
+from mansard.history.documents import read_bytes
+from mansard.history.records import Record
+from mansard.history.store import open_store
+from mansard.history.trend import Series, outliers, trends
+from mansard.report.history_trend import plot, trend_document, trend_text
+
+
+def result(day: int, value: float, **environment: object) -> Record:
+    document = {
+        "schema": "samples/1", "created": f"2026-01-{day + 1:02d}T00:00:00+00:00", "environment": environment,
+        "benchmarks": [{"name": "step", "metric": "step_time_s", "runs": [[value] * 5]}],
+    }  # fmt: skip
+    return read_bytes(json.dumps(document).encode(), source=f"{day}.json")
+
+
+def series(values: object, environments: list[dict[str, object]] | None = None) -> Series:
+    told = environments or [{}] * len(values)  # type: ignore[arg-type]
+    records = [result(i, float(v), **told[i]) for i, v in enumerate(values)]  # type: ignore[arg-type, call-overload]
+    (found,) = trends([(r.created, r) for r in records])
+    return found
+
+
+def noise(n: int, seed: int, sigma: float = 0.01) -> np.ndarray:
+    return np.exp(np.random.default_rng(seed).normal(0.0, sigma, n))
+
+
+def test_a_step_is_found_where_it_is_with_what_changed_there() -> None:
+    values = 0.1 * noise(28, 1)
+    values[17:] *= 1.10
+    told: list[dict[str, object]] = [
+        {"driver": "580" if i < 17 else "590", "torch": "2.9" if i < 5 else "2.10", "gpu": "H100"} for i in range(28)
+    ]
+    found = series(values, told)
+    (change,) = found.changes
+    assert found.model == "steps"
+    # 1 % of noise and 10 % of step: 11 x (0.01 / 0.095)^2 = 0.12 points, so the place is sure.
+    assert (change.index, change.first, change.last) == (17, 17, 17)
+    assert change.ci95[0] < 1.10 < change.ci95[1]
+    assert not change.better
+    # The framework changed at another point, and is not blamed.
+    assert [(d.component, d.baseline, d.candidate) for d in change.environment] == [("driver", "580", "590")]
+    assert "changed there: driver: 580 -> 590" in trend_text([found], "x")
+
+
+def test_two_steps_and_an_improvement() -> None:
+    values = 0.1 * noise(30, 2)
+    values[10:] *= 1.2
+    values[20:] /= 1.3
+    found = series(values)
+    assert [(c.index, c.better) for c in found.changes] == [(10, False), (20, True)]
+    assert "nothing that the documents tell" in trend_text([found], "x")
+
+
+def test_a_noisy_step_has_a_wide_place() -> None:
+    values = 0.1 * noise(31, 5, 0.04)
+    values[15:] *= 1.12
+    (change,) = series(values).changes
+    assert change.first <= 15 <= change.last
+    assert change.last > change.first
+
+
+def test_a_drift_is_a_drift_and_no_step() -> None:
+    found = series(0.1 * noise(30, 3) * np.linspace(1.0, 1.2, 30))
+    assert (found.model, found.changes) == ("drift", ())
+    assert found.drift is not None
+    assert found.drift.ratio == pytest.approx(1.2, rel=0.02)
+    assert not found.drift.better
+    assert "no single point is to blame" in trend_text([found], "x")
+
+
+def test_outliers_are_marked_and_move_no_level() -> None:
+    values = 0.1 * noise(30, 4)
+    values[[7, 19]] *= (1.6, 0.7)
+    found = series(values)
+    assert [i for i, p in enumerate(found.points) if p.outlier] == [7, 19]
+    assert found.model == "steady"
+    assert "outliers" in trend_text([found], "x")
+    # The first points of a new level are none.
+    assert not outliers(np.log([1.0, 1.01, 0.99, 1.0, 1.0, 1.5, 1.51, 1.49, 1.5, 1.5])).any()
+
+
+def test_noise_alone_is_steady() -> None:
+    rng = np.random.default_rng(11)
+    models = [series(0.1 * np.exp(rng.normal(0.0, 0.03, 20))).model for _ in range(40)]
+    assert models.count("steady") >= 37  # at 2 % and a bit for drifts one of 40 is expected to be called
+
+
+def test_few_points_and_other_machines_are_no_series() -> None:
+    assert series([0.1, 0.2, 0.1]).model == "too_short"
+    machines: list[dict[str, object]] = [{"gpu": "H100" if i % 2 else "A100"} for i in range(16)]
+    records = [result(i, 0.1 if i % 2 else 0.3, **machines[i]) for i in range(16)]
+    found = trends([(r.created, r) for r in records])
+    assert [s.model for s in found] == ["steady", "steady"]  # and not one that jumps to and fro
+    assert len({s.conditions for s in found}) == 2
+
+
+def test_what_is_no_figure_is_left_out_and_order_is_that_of_time() -> None:
+    records = [result(i, 0.1) for i in (3, 1, 2)]
+    records.append(result(4, -1.0))
+    (found,) = trends([(r.created, r) for r in records], metric="step_time_s")
+    assert [p.source for p in found.points] == ["1.json", "2.json", "3.json"]
+    assert trends([(r.created, r) for r in records], metric="other*/time_s") == []
+
+
+def test_a_plot_of_many_points_fits() -> None:
+    assert plot([1.0]) == "▁"
+    assert len(plot(list(range(1000)))) == 72
+    assert plot([5.0, 5.0]) == "▁▁"
+
+
+def test_the_verb_shows_the_store_and_a_baseline(store_url: str) -> None:
+    with open_store(store_url) as store:
+        for i in range(12):
+            raw = {
+                "schema": "samples/1", "created": f"2026-01-{i + 1:02d}T00:00:00+00:00", "environment": {"image": "a" if i < 6 else "b"},
+                "benchmarks": [{"name": "step", "metric": "step_time_s", "runs": [[0.1 * (1.3 if i >= 6 else 1.0) + 1e-4 * (i % 3)] * 5]}],
+            }  # fmt: skip
+            store.add(json.dumps(raw).encode(), source=f"{i}.json")
+        store.put("main", json.dumps(raw).encode(), source="11.json", state="accepted", reason="first")
+    run = CliRunner().invoke(
+        command, ["trend", "--metric", "step_time_s", "--store", store_url, "--json"], standalone_mode=False
+    )
+    document = json.loads(run.stdout)
+    assert (document["schema"], run.return_value) == ("trend/1", 0)
+    (change,) = document["series"][0]["changes"]
+    assert (change["index"], change["when"][:10]) == (6, "2026-01-07")
+    assert [(d["component"], d["candidate"]) for d in change["environment"]] == [("image", "b")]
+    # One result of the baseline is no series.
+    short = CliRunner().invoke(command, ["trend", "main", "--store", store_url], standalone_mode=False)
+    assert short.return_value == 3
+    assert "too few" in short.stdout
+
+
+def test_a_document_holds_no_nan() -> None:
+    document = trend_document([series([0.1] * 8)], "x")
+    assert json.loads(json.dumps(document, allow_nan=False))["series"][0]["model"] == "steady"
+    assert math.isfinite(document["series"][0]["noise_ratio"])
