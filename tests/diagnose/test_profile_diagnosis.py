@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mansard.core import Area, Bound, Ceiling, Ceilings, Grade, Kind, Resource, Unknown, is_known
 from mansard.diagnose.calls import diagnose, diagnose_ranks
 from mansard.diagnose.links import Links
+from mansard.diagnose.model_demand import _share_out
 from mansard.diagnose.profile import DeviceDiagnosis
 from mansard.diagnose.records import AreaShare, Diagnosis
 
@@ -451,3 +453,18 @@ def test_what_is_missing_is_asked_for_where_it_can_help(tmp_path: Path) -> None:
     assert "call that launched it is not in the file" in lost.flop.reason
     assert "starts before the launch" in lost.flop.needs[0]
     assert not any("record_shapes" in need for need in lost.flop.needs)
+
+
+def test_a_model_whose_work_is_used_up_leaves_the_others_unknown() -> None:
+    # Two kernels of a category: one moves 100 B by its record; the model counts 80 B for both. What the other moves is not
+    # known then, and is not nothing. Where the model counts 150 B, it gets the 50 B that are left: 50 B in 10 ns.
+    length = np.array([20.0, 10.0])
+    rate = np.array([5.0, np.nan])  # 100 B in 20 ns
+    assert _share_out(rate, np.array([0, 1]), length, 80.0).size == 0
+    assert np.isnan(rate[1])
+    assert _share_out(rate, np.array([0, 1]), length, 150.0).tolist() == [1]
+    assert rate[1] == 5.0
+    # A category for which the model counts nothing at all does nothing.
+    none = np.array([0.0, np.nan])
+    assert _share_out(none, np.array([0, 1]), length, 0.0).tolist() == [1]
+    assert none[1] == 0.0

@@ -24,7 +24,7 @@ from mansard.diagnose.judge_operators import (
 )
 from mansard.diagnose.network import collective_ops, network_notes, network_use
 from mansard.diagnose.overhead import ProfilerCost, profiler_cost
-from mansard.diagnose.partial import NO_BYTES, NO_FLOP, bytes_of, flop_of, intensity_of
+from mansard.diagnose.partial import NO_BYTES, NO_FLOP, bytes_of, flop_of, intensity_of, is_counted
 from mansard.diagnose.records import Diagnosis, Note, OperatorRow, PartTime, StepTime
 from mansard.diagnose.regime import in_regime, regime_of_operations
 from mansard.diagnose.rules import Case, advise
@@ -288,7 +288,8 @@ def _totals(judged: Sequence[JudgedOperator], windows: Windows) -> _Totals:
         if not row.operator.recompute:
             model += each * row.calls
             full += (row.operator.full_square_flop or each) * row.calls
-        size += float(demand.bytes) * row.calls
+        moved = bytes_of(demand)
+        size += 0.0 if isinstance(moved, Unknown) else moved * row.calls
     if not counted:
         nothing = Unknown("no operation with a known demand was recorded", ("record shapes",))
         return _Totals(model_flop=nothing, full_square_flop=nothing, hardware_flop=nothing, bytes=nothing)
@@ -356,7 +357,7 @@ def _whole(trace: RunTrace, judged: Sequence[JudgedOperator], flop: float | Unkn
 
 def _attributed(judged: Sequence[JudgedOperator]) -> float:
     total = sum(j.total_s for j in judged)
-    known = sum(j.total_s for j in judged if not isinstance(j.operator.demand, Unknown))
+    known = sum(j.total_s for j in judged if is_counted(j.operator.demand))
     return known / total if total > 0 else 0.0
 
 
@@ -441,7 +442,7 @@ def _findings(
                 f"ceiling; first suspects: {'; '.join((*measured_under_load, *_suspects(row, share))[:3])}",
             )
         )
-    unknown = [j for j in judged if isinstance(j.operator.demand, Unknown) and j.judgement.bound is Bound.UNDETERMINED]
+    unknown = [j for j in judged if not is_counted(j.operator.demand) and j.judgement.bound is Bound.UNDETERMINED]
     total = sum(j.total_s for j in judged)
     missing = sum(j.total_s for j in unknown)
     if unknown and total > 0 and missing / total > 0.005:

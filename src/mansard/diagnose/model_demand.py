@@ -182,11 +182,17 @@ def _columns(timeline: Timeline) -> tuple[dict[str, npt.NDArray[Any]], DemandSou
 def _share_out(
     rate: npt.NDArray[np.float64], rows: npt.NDArray[np.int64], length: npt.NDArray[np.float64], total: float
 ) -> npt.NDArray[np.int64]:
-    """Give what the record leaves of `total` to the rows without one, by their time; return those rows."""
+    """Give what the record leaves of `total` to the rows without one, by their time; return those rows.
+
+    Where the recorded rows alone do more than the model counts, the program is not the model's (its operations are not fused,
+    say): what the others do is not known then, and is not nothing.
+    """
     lost = rows[np.isnan(rate[rows])]
     if not lost.size:
         return lost
     known = rows[~np.isnan(rate[rows])]
-    rest = max(0.0, total - float((rate[known] * length[known]).sum()))
-    rate[lost] = rest / float(length[lost].sum())
+    rest = total - float((rate[known] * length[known]).sum())
+    if known.size and total > 0 and rest <= 0:
+        return lost[:0]
+    rate[lost] = max(0.0, rest) / float(length[lost].sum())
     return lost

@@ -6,6 +6,8 @@ from mansard.core import Demand, Unknown
 
 NO_FLOP = "matrix work is not known"
 NO_BYTES = "bytes are not known"
+#: Names of the memory that everything comes from at first, as ceilings have them.
+_FAR = ("hbm", "gddr", "dram")
 _NEEDS = ("--ncu REPORT.csv", "a profile with record_shapes=True", "--model config.json")
 
 
@@ -21,10 +23,37 @@ def flop_of(demand: Demand | Unknown) -> float | Unknown:
 
 
 def bytes_of(demand: Demand | Unknown) -> float | Unknown:
-    """Return the traffic of a demand [B]."""
+    """Return the traffic of a demand [B]; where counters alone tell, that of the farthest level they name.
+
+    >>> bytes_of(Demand(level_bytes={"l2": 96.0, "hbm": 32.0}))
+    32.0
+    """
     if isinstance(demand, Unknown):
         return demand
-    return Unknown(NO_BYTES, _NEEDS) if NO_BYTES in demand.uncounted else float(demand.bytes)
+    if NO_BYTES in demand.uncounted:
+        return Unknown(NO_BYTES, _NEEDS)
+    if float(demand.bytes) <= 0 and demand.level_bytes:
+        by_name = {name.lower(): float(size) for name, size in demand.level_bytes.items()}
+        return next((by_name[name] for name in _FAR if name in by_name), max(by_name.values()))
+    return float(demand.bytes)
+
+
+def is_counted(demand: Demand | Unknown) -> bool:
+    """Return whether anything of a demand is known that takes time; that it does no matrix work alone says nothing.
+
+    >>> is_counted(Demand(uncounted=(NO_BYTES,))), is_counted(Demand(read_bytes=8.0, uncounted=(NO_FLOP,)))
+    (False, True)
+    """
+    if isinstance(demand, Unknown):
+        return False
+    amounts = (
+        demand.total_flop,
+        demand.bytes,
+        *demand.level_bytes.values(),
+        *demand.link_bytes.values(),
+        *demand.vector_flop.values(),
+    )
+    return not demand.uncounted or any(float(a) > 0 for a in amounts)
 
 
 def intensity_of(demand: Demand | Unknown) -> float | None:
