@@ -350,3 +350,19 @@ def test_an_encoder_has_its_length(tmp_path):
     done = CliRunner().invoke(command, [*args, "--tower-tokens", "encoder=1500", "--json"], standalone_mode=False)
     assert done.exception is None
     assert json.loads(done.output)["candidates"][0]["fits"] is True
+
+
+def test_key_heads_that_do_not_divide_rule_a_division_out(tmp_path):
+    # 40 query heads divide over 5 ranks, 8 key heads do not: another division is found.
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 5120, "num_hidden_layers": 8,
+        "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 20480,
+        "vocab_size": 32000, "torch_dtype": "bfloat16", "tie_word_embeddings": False, "max_position_embeddings": 8192,
+        "rms_norm_eps": 1e-5, "hidden_act": "silu",
+    }  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    found = size_model(load_model(str(path)), site(capacity=2.4e9), Job(context=128))
+    assert found.fits is True
+    with pytest.raises(InfeasibleError, match="8 key heads cannot be split over 5 ranks"):
+        estimate(load_model(str(path)), Request(phase="decode", context=128, plan=Plan(tp=5)))

@@ -125,3 +125,13 @@ def test_nothing_changed_is_an_error():
     result = run("--context", "4096")
     assert isinstance(result.exception, UsageError)
     assert "nothing was changed" in result.exception.message
+
+
+def test_a_link_that_nothing_uses_moves_nothing():
+    done = CliRunner().invoke(
+        command,
+        ["llama-3.1-8b", "--on", "h100-sxm", "--context", "1024", "--set", "network=off"],
+        standalone_mode=False,
+    )
+    assert done.exception is None
+    assert "nothing moves: no part of the step is bound by nvlink link" in done.output

@@ -55,6 +55,11 @@ def _verdict(document: Mapping[str, Any], before: Mapping[str, Any], after: Mapp
     moving, still = document["moving_s"], document["not_moving_s"]
     share = moving / (moving + still) if moving + still else 0.0
     speed = document["speedup_ratio"]
+    if not moving:
+        what = " and ".join(dict.fromkeys(c["resource"] for c in document["ceilings"]))
+        return wrapped(
+            f"nothing moves: no part of the step is bound by {what}; it takes at least {format_s(before['time_s'])}"
+        )
     lines = wrapped(
         f"step at least {format_s(before['time_s'])} -> {shown(after['time_s'], format_s)}, {speed:.3g} times as fast; "
         f"{format_ratio(share)} of the kernels' time moves, {format_ratio(1.0 - share)} does not"

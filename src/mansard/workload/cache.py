@@ -16,6 +16,7 @@ from mansard.core.errors import UsageError
 from mansard.core.unknown import Unknown
 from mansard.workload.model.decoder import Traits, head_width
 from mansard.workload.model.reader import Log, Reader
+from mansard.workload.parallel import InfeasibleError
 from mansard.workload.records import (
     Assumed,
     Block,
@@ -74,7 +75,7 @@ def heads_per_rank(kv_heads: int, tp: int) -> int:
     """Return the key heads that each rank keeps: a share of them, or one copy where there are more ranks than heads.
 
     Raises:
-        UsageError: neither number divides the other, so no layout exists.
+        InfeasibleError: neither number divides the other, so no layout exists.
 
     Source: head partition of tensor parallelism; vLLM and Megatron replicate key heads when tp exceeds them.
 
@@ -84,10 +85,9 @@ def heads_per_rank(kv_heads: int, tp: int) -> int:
     if tp < 1:
         raise UsageError(f"tensor parallelism of {tp}, expected at least 1")
     if kv_heads % tp and tp % kv_heads:
-        raise UsageError(
+        raise InfeasibleError(
             f"{kv_heads} key heads cannot be split over {tp} ranks: neither kv_heads % tp nor tp % kv_heads is 0",
             hint=f"use a tensor parallelism that divides {kv_heads} or is a multiple of it",
-            code="infeasible",
         )
     return math.ceil(kv_heads / tp)
 
@@ -138,7 +138,7 @@ def _latent(total: _Sum, block: MlaAttention, count: int, size: float, index_siz
 
 def _share(value: int, tp: int, what: str) -> float:
     if value % tp:
-        raise UsageError(f"{value} {what} cannot be split over {tp} ranks", code="infeasible")
+        raise InfeasibleError(f"{value} {what} cannot be split over {tp} ranks")
     return value / tp
 
 
@@ -191,7 +191,7 @@ def cache_layout(
         tp: Tensor-parallel ranks.
 
     Raises:
-        UsageError: the heads cannot be split over `tp` ranks (code `infeasible`).
+        InfeasibleError: the heads cannot be split over `tp` ranks.
 
     Assumes: no page rounding; keys and values of encoders are not kept, those of cross attention are.
     Source: Shazeer 2019 (shared key heads); DeepSeek-V2 report, section 2.1 (latent); Gu and Dao 2023, 2024 (states).
