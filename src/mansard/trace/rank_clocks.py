@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Protocol
 
+import numpy as np
+
 from mansard.core.unknown import MaybeFloat, Unknown
-from mansard.trace.collectives_of import CollectiveCall
+from mansard.trace.rank_calls import Calls
 from mansard.trace.timeline import Clock, Timeline
 
 _IN_NAME = re.compile(r"rank[-_.]?(\d+)(?!\d)", re.IGNORECASE)
@@ -56,8 +58,8 @@ class MatchedCollective:
     group: str
     number: int
     files: tuple[int, ...]
-    start_ns: tuple[int, ...]
-    end_ns: tuple[int, ...]
+    start_ns: array[int]
+    end_ns: array[int]
     message_bytes: MaybeFloat
 
     @property
@@ -129,34 +131,32 @@ def identity_of(timeline: Timeline) -> RankIdentity:
     return RankIdentity(rank=unknown, stated_by="nothing", world_size=size, host=host)
 
 
-def matched(calls: Sequence[Sequence[CollectiveCall]]) -> tuple[list[MatchedCollective], tuple[int, ...], str]:
+def matched(calls: Sequence[Calls]) -> tuple[list[MatchedCollective], tuple[int, ...], str]:
     """Match collectives by group, operation and order; a kind whose counts differ between files is left unmatched."""
-    by_kind: list[dict[tuple[str, tuple[int, ...], str], list[CollectiveCall]]] = []
-    for one in calls:
-        kinds: dict[tuple[str, tuple[int, ...], str], list[CollectiveCall]] = defaultdict(list)
-        for call in one:
-            kinds[call.group, call.ranks, call.operation].append(call)
-        by_kind.append(kinds)
     out: list[MatchedCollective] = []
     unmatched = [0] * len(calls)
     uneven: list[str] = []
-    for kind in dict.fromkeys(k for kinds in by_kind for k in kinds):
-        files = [i for i, kinds in enumerate(by_kind) if kind in kinds]
-        counts = {len(by_kind[i][kind]) for i in files}
+    for kind in dict.fromkeys(k for one in calls for k in one.kinds):
+        rows = {i: one.rows(kind) for i, one in enumerate(calls) if kind in one.kinds}
+        files = tuple(rows)
+        counts = {len(r) for r in rows.values()}
         group, _, operation = kind
         if operation in ("send", "recv", "unknown") or len(files) < 2 or len(counts) != 1:
             for i in files:
-                unmatched[i] += len(by_kind[i][kind])
+                unmatched[i] += len(rows[i])
             if len(counts) != 1:
                 uneven.append(
-                    f"{operation}{f' of group {group}' if group else ''} ({', '.join(str(len(by_kind[i][kind])) for i in files)})"
+                    f"{operation}{f' of group {group}' if group else ''} ({', '.join(str(len(rows[i])) for i in files)})"
                 )
             continue
-        for number, same in enumerate(zip(*(by_kind[i][kind] for i in files), strict=True)):
+        times = [calls[i].times_ns(rows[i]) for i in files]
+        start, end = (np.stack([t[side] for t in times], axis=1) for side in (0, 1))
+        first = calls[files[0]]
+        for number, row in enumerate(rows[files[0]].tolist()):
             out.append(
                 MatchedCollective(
-                    operation=operation, group=group, number=number, files=tuple(files), start_ns=tuple(c.start_ns for c in same),
-                    end_ns=tuple(c.end_ns for c in same), message_bytes=same[0].message_bytes,
+                    operation=operation, group=group, number=number, files=files, start_ns=array("q", start[number].tobytes()),
+                    end_ns=array("q", end[number].tobytes()), message_bytes=first.sizes[first.size[row]],
                 )
             )  # fmt: skip
     why = f"The files hold different numbers of {'; '.join(uneven)}: these are not matched." if uneven else ""
@@ -227,10 +227,17 @@ def _ends(pairs: Sequence[MatchedCollective], shift: Sequence[int], file: int) -
     """Return how much later matched collectives end on one file than on the first [ns]."""
     out = []
     for pair in pairs:
-        if pair.operation in COMMON_END and 0 in pair.files and file in pair.files:
-            first, other = pair.files.index(0), pair.files.index(file)
+        first, other = _place(pair.files, 0), _place(pair.files, file)
+        if pair.operation in COMMON_END and first is not None and other is not None:
             out.append(pair.end_ns[other] + shift[file] - pair.end_ns[first] - shift[0])
     return out
+
+
+def _place(files: tuple[int, ...], file: int) -> int | None:
+    """Return where a file stands among those of a collective; nearly always all of them take part, in their order."""
+    if file < len(files) and files[file] == file:
+        return file
+    return files.index(file) if file in files else None
 
 
 def _residuals(pairs: Sequence[MatchedCollective], shift: Sequence[int], count: int) -> tuple[int | Unknown, ...]:
@@ -265,8 +272,8 @@ def shifted(pairs: Sequence[MatchedCollective], shift: Sequence[int]) -> tuple[M
     return tuple(
         MatchedCollective(
             operation=p.operation, group=p.group, number=p.number, files=p.files, message_bytes=p.message_bytes,
-            start_ns=tuple(s + shift[f] for s, f in zip(p.start_ns, p.files, strict=True)),
-            end_ns=tuple(e + shift[f] for e, f in zip(p.end_ns, p.files, strict=True)),
+            start_ns=array("q", [s + shift[f] for s, f in zip(p.start_ns, p.files, strict=True)]),
+            end_ns=array("q", [e + shift[f] for e, f in zip(p.end_ns, p.files, strict=True)]),
         )
         for p in pairs
     )  # fmt: skip

@@ -14,8 +14,9 @@ import numpy.typing as npt
 from mansard.core.intervals import merge, overlap_ns
 from mansard.core.unknown import Unknown
 from mansard.trace.categories import COLLECTIVE, Rules, shipped_rules
-from mansard.trace.collectives_of import CollectiveCall, collectives_of
+from mansard.trace.collectives_of import collectives_of
 from mansard.trace.open import open_trace
+from mansard.trace.rank_calls import Calls
 from mansard.trace.rank_clocks import RankIdentity, identity_of
 from mansard.trace.timeline import Clock, Damage, Events, Kind, Timeline
 
@@ -34,7 +35,7 @@ class RankFacts:
         incomplete: Whether something of it is missing.
         kernels: Kernels it holds.
         unions_ns: Compute, communication, both, and span [ns], or why they are not known.
-        calls: Its communication kernels, by start.
+        calls: Its communication kernels.
         steps_ns: Start and end of each marked step by its number [ns].
     """
 
@@ -45,7 +46,7 @@ class RankFacts:
     incomplete: bool
     kernels: int
     unions_ns: tuple[int, int, int, int] | Unknown
-    calls: tuple[CollectiveCall, ...]
+    calls: Calls
     steps_ns: Mapping[int, tuple[int, int]]
 
 
@@ -63,7 +64,7 @@ def facts_of(timeline: Timeline, *, rules: Rules | None = None) -> RankFacts:
         source=timeline.source, identity=identity_of(timeline), clock=timeline.clock, damage=tuple(timeline.damage),
         incomplete=timeline.incomplete, kernels=len(table),
         unions_ns=_unions(timeline, table, rules) if known else timeline.why_absent(Kind.KERNEL),
-        calls=collectives_of(timeline, rules=rules), steps_ns=_steps(timeline),
+        calls=Calls.of(collectives_of(timeline, rules=rules)), steps_ns=_steps(timeline),
     )  # fmt: skip
 
 
