@@ -2,13 +2,18 @@
 
 import contextlib
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from mansard.measure.launch import Launch
-from mansard.measure.links.follow import SilentError, lines_of
+from mansard.measure.links.follow import SilentError, is_stopped, lines_of
 from mansard.measure.links.hub import LOOK_S, MAGIC, Awake, Hub
 
 
@@ -34,6 +39,18 @@ def test_silence_is_told_from_an_end():
     here, there = socket.socketpair()
     with here, there, pytest.raises(SilentError, match="no sign of life for 0 s"):
         next(lines_of(here, silent_s=0.0))
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the state of a process is read from /proc")
+def test_a_stopped_process_is_told_from_one_that_runs():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        assert not is_stopped(child.pid)
+        child.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED)  # returns once it is stopped
+        assert is_stopped(child.pid)
+        child.send_signal(signal.SIGCONT)
+        child.kill()
+    assert not is_stopped(child.pid)
 
 
 class Hand:

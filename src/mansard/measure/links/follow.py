@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -138,17 +139,30 @@ def _started(words: Mapping[str, Any], launch: Launch) -> tuple[subprocess.Popen
 
 
 def _beat(connection: socket.socket, children: list[Any], lock: threading.Lock, stop: threading.Event) -> None:
-    """Tell that this rank lives, and when a process of it does not."""
+    """Tell that this rank lives, and when a process of it does not, or is stopped for as long as silence is forgiven."""
+    held: Counter[int] = Counter()  # beats at which a process was found stopped
     while not stop.wait(BEAT_S):
         message: dict[str, Any] = {"alive": True}
         with lock:
             for child, errors in children:
                 code = child.poll()
+                held[child.pid] = held[child.pid] + 1 if code is None and is_stopped(child.pid) else 0
                 if code:
                     message = {"lost": f"its process of a point ended (exit {code}){_last_line(errors)}"}
+                elif held[child.pid] * BEAT_S > SILENT_S:
+                    message = {"lost": f"its process of a point is stopped for {SILENT_S:.0f} s"}
             children[:] = [pair for pair in children if pair[0].poll() is None or pair[0].poll()]
         with contextlib.suppress(OSError):
             send(connection, message)
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped by a signal or a debugger; False where the system does not tell."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    except (OSError, IndexError):
+        return False
 
 
 def _last_line(errors: Any) -> str:
