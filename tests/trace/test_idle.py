@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mansard.core.intervals import difference, intersection, merge
-from mansard.trace.idle import idle_of
+from mansard.trace.idle import Idles, idle_of
 from mansard.trace.occupancy import device_times
 from mansard.trace.open import open_trace
+from mansard.trace.timeline import Device, Kind, Timeline, events
 
 _spans = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)), max_size=12)
 
@@ -102,3 +103,18 @@ def test_a_wait_is_the_cause_of_idle_time_where_the_launch_comes_after_it(tmp_pa
     late = _profile(tmp_path / "late.json", 990)
     assert idle_of(late, 0).host_sync.length_ns == 890_000
     assert device_times(late)[0].idle_ns["host_sync"] == 890_000
+
+
+def test_what_is_asked_twice_is_worked_out_once() -> None:
+    start = np.array([0, 100, 300], dtype=np.int64)
+    table = events(start_ns=start, end_ns=start + 50, name=0, device=0, process=0)
+    timeline = Timeline(source="t", format="nsys", version="", tables={Kind.KERNEL: table}, names=("k",),
+                        devices=(Device(number=0, name="x"),))  # fmt: skip
+    idles = Idles(timeline)
+    first = idles.of(0)
+    assert idles.of(0) is first
+    # gaps 50..100 and 150..300; nothing tells why
+    assert first.unexplained.length_ns == 50 + 150
+    wider = idles.of(0, (-20, 400))
+    assert wider.unexplained.length_ns == 20 + 50 + 150 + 50
+    assert idle_of(timeline, 0, window_ns=(-20, 400)).unexplained.length_ns == wider.unexplained.length_ns

@@ -574,3 +574,26 @@ def test_rows_of_one_byte_types_are_read_as_sqlite_reads_them(tmp_path: Path) ->
         expected = [-1 if r[columns.index(name)] is None else r[columns.index(name)] for r in rows]
         assert quick[0][name].tolist() == expected
         assert slow[name].tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "CREATE TABLE ThreadNames (priority INT, globalTid INT)",
+        "CREATE TABLE ThreadNames (nameId, priority, globalTid); INSERT INTO ThreadNames VALUES ('x', 'y', 16777217)",
+        "CREATE TABLE PROCESSES (pid INT, name TEXT); INSERT INTO PROCESSES VALUES (1, 'a')",
+        "DROP TABLE IF EXISTS TARGET_INFO_GPU; CREATE TABLE TARGET_INFO_GPU (id, name, smCount, totalMemory, cuDevice);"
+        "INSERT INTO TARGET_INFO_GPU VALUES (x'fffe', x'ff', 'many', 'much', 1.5), (0, 7, -1, x'00', NULL)",
+        "CREATE TABLE TARGET_INFO_CUDA_DEVICE (gpuId, cudaId, pid); INSERT INTO TARGET_INFO_CUDA_DEVICE VALUES ('a', NULL, 2.5)",
+        "CREATE TABLE TARGET_INFO_SYSTEM_ENV (name TEXT)",
+        "CREATE TABLE DIAGNOSTIC_EVENT (severity, text); INSERT INTO DIAGNOSTIC_EVENT VALUES ('high', 'lost')",
+    ],
+)
+def test_small_tables_of_odd_content_never_stop_the_reading(export: Export, change: str) -> None:
+    export.kernel(0, 10)
+    path = export.done()
+    with sqlite3.connect(path) as db:
+        db.executescript(change)
+    db.close()
+    timeline = open_trace(path)
+    assert timeline.of(Kind.KERNEL).duration_ns.tolist() == [10]

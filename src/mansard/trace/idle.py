@@ -35,45 +35,72 @@ class Idle:
     blocked: IntervalSet = EMPTY
 
 
+class Idles:
+    """Idle intervals of the devices of one profile: what is asked twice is worked out once.
+
+    Args:
+        timeline: The profile, or a window of it.
+        launches: Joined launches, where they are at hand.
+    """
+
+    def __init__(self, timeline: Timeline, launches: Launches | None = None) -> None:
+        self._timeline = timeline
+        self._host = HostView(timeline, launches or join_launches(timeline))
+        self._known: dict[tuple[int, tuple[int, int] | None], Idle] = {}
+
+    def of(self, device: int, window_ns: tuple[int, int] | None = None) -> Idle:
+        """Return the idle intervals of a device by cause; a copy or a fill is no idle time here.
+
+        Args:
+            device: Index of the device.
+            window_ns: Steps that begin before the first piece of work or end after the last: what lies between is idle time too.
+        """
+        key = (device, window_ns)
+        if key not in self._known:
+            self._known[key] = self._idle(device, window_ns)
+        return self._known[key]
+
+    def _idle(self, device: int, window_ns: tuple[int, int] | None) -> Idle:
+        parts = {k: work_part(self._timeline.of(k), device) for k in DEVICE_KINDS}
+        busy = union([merge(p.start_ns, p.end_ns) for p in parts.values()])
+        gaps = busy.gaps()
+        if window_ns is not None and len(busy):
+            whole = IntervalSet(start_ns=np.array([window_ns[0]]), end_ns=np.array([window_ns[1]]))
+            gaps = union([gaps, difference(whole, busy)])
+        if not len(gaps):
+            return Idle(host_sync=EMPTY, input_wait=EMPTY, late=EMPTY, queued=EMPTY, unexplained=EMPTY)
+        sync, waits = self._host.waits(parts)
+        launch, late = self._host.launch_gaps(parts, gaps.start_ns, gaps.end_ns)
+        hosts = ~self._host.queued_gaps(parts, gaps.start_ns, gaps.end_ns)
+        without_work = IntervalSet(start_ns=gaps.start_ns[hosts], end_ns=gaps.end_ns[hosts])
+        in_sync = intersection(without_work, sync)
+        in_input = difference(intersection(without_work, waits), sync)
+        rest = difference(gaps, union([in_sync, in_input]))
+
+        def part(chosen: npt.NDArray[np.bool_]) -> IntervalSet:
+            return intersection(rest, IntervalSet(start_ns=gaps.start_ns[chosen], end_ns=gaps.end_ns[chosen]))
+
+        return Idle(
+            host_sync=in_sync,
+            input_wait=in_input,
+            late=part(launch & late),
+            queued=part(launch & ~late),
+            unexplained=part(~launch),
+        )
+
+
 def idle_of(
     timeline: Timeline, device: int, *, launches: Launches | None = None, window_ns: tuple[int, int] | None = None
 ) -> Idle:
-    """Return the idle intervals of a device by cause; a copy or a fill is no idle time here.
+    """Return the idle intervals of one device; who asks more than once keeps `Idles`.
 
     Args:
         timeline: The profile, or a window of it.
         device: Index of the device.
         launches: Joined launches, where they are at hand.
-        window_ns: Steps that begin before the first piece of work or end after the last: what lies between is idle time too.
+        window_ns: As in `Idles.of`.
     """
-    parts = {k: work_part(timeline.of(k), device) for k in DEVICE_KINDS}
-    busy = union([merge(p.start_ns, p.end_ns) for p in parts.values()])
-    gaps = busy.gaps()
-    if window_ns is not None and len(busy):
-        whole = IntervalSet(start_ns=np.array([window_ns[0]]), end_ns=np.array([window_ns[1]]))
-        gaps = union([gaps, difference(whole, busy)])
-    if not len(gaps):
-        return Idle(host_sync=EMPTY, input_wait=EMPTY, late=EMPTY, queued=EMPTY, unexplained=EMPTY)
-    host = HostView(timeline, launches or join_launches(timeline))
-    sync, waits = host.waits(parts)
-    launch, late = host.launch_gaps(parts, gaps.start_ns, gaps.end_ns)
-    hosts = ~host.queued_gaps(parts, gaps.start_ns, gaps.end_ns)
-    without_work = IntervalSet(start_ns=gaps.start_ns[hosts], end_ns=gaps.end_ns[hosts])
-    in_sync = intersection(without_work, sync)
-    in_input = difference(intersection(without_work, waits), sync)
-    rest = difference(gaps, union([in_sync, in_input]))
-
-    def part(chosen: npt.NDArray[np.bool_]) -> IntervalSet:
-        return intersection(rest, IntervalSet(start_ns=gaps.start_ns[chosen], end_ns=gaps.end_ns[chosen]))
-
-    return Idle(
-        host_sync=in_sync,
-        input_wait=in_input,
-        late=part(launch & late),
-        queued=part(launch & ~late),
-        unexplained=part(~launch),
-        blocked=part(~launch & ~hosts),
-    )
+    return Idles(timeline, launches).of(device, window_ns)
 
 
 def host_calls(timeline: Timeline) -> IntervalSet:

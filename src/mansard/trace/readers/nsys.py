@@ -16,7 +16,7 @@ import numpy.typing as npt
 from mansard.core.errors import InputError
 from mansard.core.unknown import Unknown
 from mansard.trace.memory_record import MemoryRecord
-from mansard.trace.readers.nsys_devices import Devices
+from mansard.trace.readers.nsys_devices import Devices, whole
 from mansard.trace.readers.nsys_facts import (
     MEMORY_KINDS,
     SHAPE_COLUMNS,
@@ -216,7 +216,7 @@ class _Reader:
 
     def _processes(self) -> tuple[Process, ...]:
         table = self.file.table("PROCESSES")
-        named = {r["globalPid"]: r.get("name") or "" for r in self.file.rows(table)} if table else {}
+        named = {r.get("globalPid"): str(r.get("name") or "") for r in self.file.rows(table)} if table else {}
         return tuple(Process(pid=key >> 24 & 0xFFFFFF, name=named.get(key, "")) for key in self.process_ids)
 
     def _threads(self) -> tuple[Thread, ...]:
@@ -224,8 +224,8 @@ class _Reader:
         rows = self.file.rows(table, ("nameId", "priority", "globalTid")) if table else []
         best: dict[int, tuple[int, int]] = {}
         for row in rows:
-            if row.get("globalTid") in self.thread_ids:
-                rank = (row.get("priority") or 0, row["nameId"])
+            if row.get("globalTid") in self.thread_ids and isinstance(row.get("nameId"), int):
+                rank = (whole(row.get("priority"), 0), row["nameId"])
                 best[row["globalTid"]] = max(best.get(row["globalTid"], rank), rank)
         strings = self.file.strings(np.array([n for _, n in best.values()], dtype=np.int64))
         return tuple(
@@ -438,8 +438,7 @@ class _Reader:
         schema = export.get("EXPORT_SCHEMA_VERSION", "")
         shown = f"nsys {product}, schema {schema}" if product else "nsys 2021 or earlier (the export states no version)"
         mode = next((v for k, v in capture.items() if k.endswith("CUDA_GRAPH_TRACE_OPTIONS:MODE")), "")
-        system = self.file.table("TARGET_INFO_SYSTEM_ENV")
-        facts = {r["name"]: r["value"] for r in self.file.rows(system, ("name", "value"))} if system else {}
+        facts = self._facts("TARGET_INFO_SYSTEM_ENV")
         host = {k: facts[k] for k in ("Hostname", "OsVersion", "CudaVersion", "NvidiaDriverVersion") if k in facts}
         return {"profiler": shown, "cuda_graph_trace": mode, **host}, shown
 
@@ -461,7 +460,7 @@ class _Reader:
     def _diagnostics(self) -> tuple[str, ...]:
         name = self.file.table("DIAGNOSTIC_EVENT")
         rows = self.file.rows(name, ("severity", "text")) if name else []
-        texts = [" ".join(str(r["text"]).split()) for r in rows if (r.get("severity") or 0) >= 2]
+        texts = [" ".join(str(r["text"]).split()) for r in rows if "text" in r and whole(r.get("severity"), 0) >= 2]
         return tuple(dict.fromkeys(texts))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from mansard.core.unknown import Unknown
 from mansard.trace.launch_shape import UnitLimits
 from mansard.trace.readers.nsys_file import NsysFile
-from mansard.trace.timeline import Device
+from mansard.trace.timeline import NONE, Device
 
 _ASSUMED = "assumed: the file does not map CUDA ordinals to GPUs; CUDA_VISIBLE_DEVICES would change the order"
 
@@ -85,11 +85,9 @@ def _ordinals(file: NsysFile) -> dict[tuple[int, int], int]:
     table = file.table("TARGET_INFO_CUDA_DEVICE")
     if table is None:
         return {}
-    return {
-        (int(r["pid"]), int(r["cudaId"])): int(r["gpuId"])
-        for r in file.rows(table, ("pid", "cudaId", "gpuId"))
-        if r.get("gpuId") is not None
-    }
+    names = ("pid", "cudaId", "gpuId")
+    rows = [tuple(whole(r.get(n)) for n in names) for r in file.rows(table, names)]
+    return {(pid, cuda): gpu for pid, cuda, gpu in rows if NONE not in (pid, cuda, gpu)}
 
 
 def _listed(file: NsysFile) -> list[dict[str, Any]]:
@@ -100,28 +98,28 @@ def _listed(file: NsysFile) -> list[dict[str, Any]]:
     older = {r["deviceId"]: r for r in _older(file)}
     for row in rows:
         key = row.get("id", row.get("deviceId"))
-        if key is None:
+        if whole(key) == NONE:
             continue
         old = older.get(key, {})
         # 2020 and 2021: kB/s that wrapped for large boards, so that bandwidth says nothing; memory in bytes or in MiB.
         memory = row.get("totalMemory") or old.get("globalMemorySize")
-        if memory is not None and 0 < memory < 1 << 22:
+        if _positive(memory) is not None and memory < 1 << 22:
             memory *= 1 << 20
         major = row.get("computeMajor", old.get("computeCapabilityMajor"))
         minor = row.get("computeMinor", old.get("computeCapabilityMinor"))
-        clock = row.get("clockRate") or (old["coreClockRate"] * 1000 if old.get("coreClockRate") else None)
+        clock = row.get("clockRate") or (_positive(old.get("coreClockRate")) or 0) * 1000
         found.append(
             {
                 "id": int(key),
-                "name": row.get("name") or old.get("name") or "",
-                "chip": row.get("chipName") or "",
+                "name": _word(row.get("name") or old.get("name")),
+                "chip": _word(row.get("chipName")),
                 "sms": _positive(row.get("smCount", old.get("numMultiprocessors"))),
                 "memory": _positive(memory),
                 "bandwidth": _positive(row.get("memoryBandwidth")),
                 "clock": _positive(clock),
                 "capability": f"{major}.{minor}" if major is not None and minor is not None else "",
-                "uuid": row.get("uuid") or row.get("busLocation") or "",
-                "ordinal": row.get("cuDevice"),
+                "uuid": _word(row.get("uuid") or row.get("busLocation")),
+                "ordinal": None if whole(row.get("cuDevice")) == NONE else row["cuDevice"],
                 "limits": _limits(row),
             }
         )
@@ -152,5 +150,14 @@ def _older(file: NsysFile) -> Iterable[dict[str, Any]]:
     return [r for r in file.rows(table) if r.get("deviceId") is not None] if table is not None else []
 
 
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def whole(value: Any, otherwise: int = NONE) -> int:
+    """Return a whole number of a small table; a damaged file may hold anything there."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
+
+
 def _positive(value: Any) -> int | float | None:
-    return value if isinstance(value, int | float) and value > 0 else None
+    return value if isinstance(value, int | float) and 0 < value < float("inf") else None
