@@ -439,7 +439,9 @@ class _Reader:
         shown = f"nsys {product}, schema {schema}" if product else "nsys 2021 or earlier (the export states no version)"
         mode = next((v for k, v in capture.items() if k.endswith("CUDA_GRAPH_TRACE_OPTIONS:MODE")), "")
         facts = self._facts("TARGET_INFO_SYSTEM_ENV")
-        host = {k: facts[k] for k in ("Hostname", "OsVersion", "CudaVersion", "NvidiaDriverVersion") if k in facts}
+        host: dict[str, str] = {
+            k: facts[k] for k in ("Hostname", "OsVersion", "CudaVersion", "NvidiaDriverVersion") if k in facts
+        }
         return {"profiler": shown, "cuda_graph_trace": mode, **host}, shown
 
     def _clock(self) -> Clock:

@@ -98,23 +98,24 @@ def _listed(file: NsysFile) -> list[dict[str, Any]]:
     older = {r["deviceId"]: r for r in _older(file)}
     for row in rows:
         key = row.get("id", row.get("deviceId"))
-        if whole(key) == NONE:
+        number = whole(key)
+        if number == NONE:
             continue
         old = older.get(key, {})
         # 2020 and 2021: kB/s that wrapped for large boards, so that bandwidth says nothing; memory in bytes or in MiB.
-        memory = row.get("totalMemory") or old.get("globalMemorySize")
-        if _positive(memory) is not None and memory < 1 << 22:
+        memory = _positive(row.get("totalMemory") or old.get("globalMemorySize"))
+        if memory is not None and memory < 1 << 22:
             memory *= 1 << 20
         major = row.get("computeMajor", old.get("computeCapabilityMajor"))
         minor = row.get("computeMinor", old.get("computeCapabilityMinor"))
         clock = row.get("clockRate") or (_positive(old.get("coreClockRate")) or 0) * 1000
         found.append(
             {
-                "id": int(key),
+                "id": number,
                 "name": _word(row.get("name") or old.get("name")),
                 "chip": _word(row.get("chipName")),
                 "sms": _positive(row.get("smCount", old.get("numMultiprocessors"))),
-                "memory": _positive(memory),
+                "memory": memory,
                 "bandwidth": _positive(row.get("memoryBandwidth")),
                 "clock": _positive(clock),
                 "capability": f"{major}.{minor}" if major is not None and minor is not None else "",
