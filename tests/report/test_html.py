@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from mansard.core.units import format_s
 from mansard.report.html import render
 from mansard.report.payload import ROW_CAP, as_json, payload
 
@@ -196,7 +197,35 @@ def test_missing_figures_are_explained(sample) -> None:
     )
     assert "170 %!" in text
     assert "170 % cannot be true; suspects: work that was optimised away" in text
-    assert "not known: no bytes were recorded; needs --bytes" in text
+    assert 'not known: no bytes were recorded; needs <span class="flag">--bytes</span>' in text
+
+
+def test_the_first_screen_says_what_to_try_first_and_what_words_mean(sample) -> None:
+    text = render(sample)
+    head = text[: text.index('<nav class="contents"')]
+    best = sample.advice[0]
+    assert "<b>Try first</b>" in head
+    # the share of the step: gain over its median
+    assert f"saves at most {format_s(best.gain_s)} of {format_s(sample.step.median_s)} per step" in head
+    for word in ("measured", "derived", "declared", "modelled", "assumed", "share of ceiling", "MFU", "headroom"):
+        assert f"<dt>{word}</dt>" in head, word
+    assert '<abbr title="' in head
+    quiet = render(dataclasses.replace(sample, advice=()))
+    assert "<b>Try first</b>" not in quiet
+
+
+def test_work_of_which_a_part_is_not_known_is_a_lower_limit(sample) -> None:
+    text = render(dataclasses.replace(sample, attributed_ratio=0.5, bytes_per_step=0.0, flop_per_step=2e12))
+    assert "\u22652.00 TFLOP" in text
+    assert "<dd>0 B</dd>" not in text  # nothing counted is not nothing moved
+    assert "of the 50 % whose cost is known" in text
+
+
+def test_one_step_has_no_spread(sample) -> None:
+    one = dataclasses.replace(sample.step, count=1, ci95_s=(sample.step.median_s,) * 2)
+    text = render(dataclasses.replace(sample, step=one))
+    assert "one step: its spread is not known" in text
+    assert "95 % in" not in text[: text.index("<nav")]
 
 
 def test_empty_diagnosis_has_a_page(sample) -> None:

@@ -315,7 +315,7 @@ def test_areas_are_told_one_by_one_and_needs_are_asked_for(sample) -> None:
     assert rows == [["memory", "yes", "200 ms", "25 %", "40 %", "?", "DRAM read bandwidth"]]
     assert others.areas(sample) is None
     text = render(d)
-    assert "<b>To decide it</b>, supply: --hardware NAME" in text
+    assert '<b>To decide it</b>, supply: <span class="flag">--hardware</span> NAME' in text
     assert "<b>Against it</b>: the two cores were shared" in text
 
 

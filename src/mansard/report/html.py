@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 
 from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from mansard.core.document import TOOL_VERSION
 from mansard.diagnose.records import Diagnosis
@@ -82,6 +83,7 @@ def _page(page: Page, sections: Iterable[tuple[Section, str]], limits: tuple[int
     }
     policy = _policy(scripts.values())
     environment = Environment(autoescape=True, undefined=StrictUndefined)
+    environment.filters["flags"] = _flags
     template = environment.from_string(_asset("report.html.j2"))
     fixed = {
         "d": View(diagnosis, text_length, items).values() if diagnosis is not None else None,
@@ -100,6 +102,15 @@ def _page(page: Page, sections: Iterable[tuple[Section, str]], limits: tuple[int
     kept, data, left_out = _sections(sections, most - alone - _SPARE)
     shown = [_shown(s, kept) for s in kept]
     return template.render(**fixed, sections=shown, left_out=[_cut(t) for t in left_out[:20]], data=Markup(data))
+
+
+def _flags(text: str) -> Markup:
+    """Return text in which an option such as `--model FILE` is not broken at its hyphens; everything in it is escaped first.
+
+    >>> str(_flags("give --ncu R.csv <b>"))
+    'give <span class="flag">--ncu</span> R.csv &lt;b&gt;'
+    """
+    return Markup(re.sub(r"(?<!\S)(--[a-z][a-z-]*)", r'<span class="flag">\1</span>', str(escape(text))))
 
 
 def _cut(text: str) -> str:

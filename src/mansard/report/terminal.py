@@ -28,6 +28,7 @@ from mansard.report.text import (
     share_kinds,
     shorten,
     total_of,
+    work_of_step,
 )
 from mansard.report.textplot import draw
 
@@ -43,8 +44,6 @@ _SHORT_BOUND = {Bound.UNDETERMINED: "undet."}
 _GLUE = "\ue000"
 _TOP_ROWS, _VERBOSE_ROWS, _BRIEF_ROWS = 10, 40, 7
 _LONGEST_WORD = 40
-#: From this share of operator time on, work is that of the whole step and not of a part of it.
-WHOLE_RATIO = 0.995
 _FIRST_THINGS, _MOST_CEILINGS = 3, 4
 
 
@@ -239,9 +238,7 @@ def _step(page: _Page, d: Diagnosis) -> None:
             else f"profiler cost within noise {with_it}"
         )
     page.wrapped("; ".join(x for x in (f"{spread}{found}", profiler) if x), lines=0 if page.verbose else 4)
-    work = [figure(d.flop_per_step, format_flop, missing="?"), figure(d.bytes_per_step, format_bytes, missing="?")]
-    if d.attributed_ratio < WHOLE_RATIO:  # of the rest nobody knows what it needs
-        work = ["?" if w in ("?", format_flop(0.0), format_bytes(0.0)) else f"\u2265{w}" for w in work]
+    work = work_of_step(d)
     units = ["matrix FLOP" if work[0] == "?" else "of matrix work", "bytes" if work[1] == "?" else "compulsory traffic"]
     mfu = figure(d.mfu_ratio, format_ratio)
     if d.recomputes:

@@ -270,3 +270,17 @@ def total_of(values: Sequence[float | Unknown]) -> tuple[float, int]:
     """Return the sum of the known values and how many are not known."""
     known = [v for v in values if is_known(v)]
     return math.fsum(known), len(values) - len(known)
+
+
+#: From this share of operator time on, work is that of the whole step and not of a part of it.
+WHOLE_RATIO = 0.995
+
+
+def work_of_step(diagnosis: Diagnosis) -> tuple[str, str]:
+    """Return FLOP and bytes of a step as text: lower limits, or `?`, where the cost of a part of the step is not known."""
+    work = [
+        figure(diagnosis.flop_per_step, format_flop, missing="?"), figure(diagnosis.bytes_per_step, format_bytes, missing="?")
+    ]  # fmt: skip
+    if diagnosis.attributed_ratio < WHOLE_RATIO:  # of the rest nobody knows what it needs
+        work = ["?" if w in ("?", format_flop(0.0), format_bytes(0.0)) else f"\u2265{w}" for w in work]
+    return work[0], work[1]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from mansard.core import Ceiling, is_known
-from mansard.core.units import format_bytes, format_flop, format_ratio, format_s
+from mansard.core.units import format_flop, format_ratio, format_s
 from mansard.diagnose.records import SHARE_KINDS, Diagnosis
 from mansard.report import chart
 from mansard.report.text import (
+    WHOLE_RATIO,
     ceiling_value,
     clean,
     figure,
@@ -17,11 +18,55 @@ from mansard.report.text import (
     receipt_rows,
     share_kinds,
     shorten,
+    work_of_step,
 )
 
 _LINE_LENGTH, _NAME_LENGTH = 240, 28
 #: Kinds of time and of bound that have a colour of their own.
 COLOURS = frozenset((*SHARE_KINDS, "undetermined"))
+
+#: The words of the page, each in one sentence.
+GLOSSARY = (
+    (
+        "bound",
+        "What a step would have to be given more of to become faster: compute, memory, network, host, or less fixed cost (latency).",
+    ),
+    (
+        "ceiling",
+        "The best rate that a machine can reach for one kind of work, such as f32 matrix FLOP/s or bytes/s of DRAM.",
+    ),
+    (
+        "share of ceiling",
+        "Least time at the ceiling over the time that was observed. 100 % cannot be beaten without doing other work.",
+    ),
+    (
+        "headroom",
+        "Observed time minus the least time at that ceiling: the most that a better implementation of the same work could save.",
+    ),
+    ("measured", "Found by running it on this machine, or recorded while the program ran."),
+    ("derived", "Computed from units x width x clock of the hardware."),
+    ("declared", "Stated by the vendor or the user, not checked here."),
+    ("modelled", "Follows from a model of what an operation must do, together with measured ceilings."),
+    ("assumed", "A heuristic, such as what a kernel's name suggests. Not evidence."),
+    (
+        "MFU",
+        "Model FLOP utilisation: matrix FLOP that the model needs over (step time x matrix ceiling). Recomputation does not count.",
+    ),
+    ("HFU", "As MFU, with the FLOP that are executed again by recomputation."),
+    ("FLOP", "Floating-point operations; a multiply-add is 2."),
+    (
+        "compulsory bytes",
+        "Each operand read once and each result written once: the least traffic, not what the caches did.",
+    ),
+    (
+        "arithmetic intensity",
+        "FLOP per byte of traffic. Left of the ridge point memory limits an operator, right of it compute does.",
+    ),
+    ("part", "Forward, backward, optimizer, input: where in a step an operator runs."),
+    ("latency", "Fixed cost of each operator call or kernel launch, which does not shrink with the work."),
+    ("exposed", "Communication that no computation hides."),
+    ("unattributed", "Time of operations whose need is not known; it is nobody's."),
+)
 
 
 class View:
@@ -44,6 +89,7 @@ class View:
 
     def values(self) -> dict[str, Any]:
         """Return everything the template names."""
+        meaning = dict(GLOSSARY)
         view = {
             "program": self._prose(self.d.program),
             "framework": shorten(clean(self.d.framework), 20),
@@ -60,6 +106,17 @@ class View:
             "evidence": self._sentences(self.d.verdict.evidence),
             "counter": self._sentences(self.d.verdict.counter_evidence),
             "needs": [self._line(n) for n in self.d.verdict.needs[: self.items]],
+            "first": self._first(),
+            "words": GLOSSARY,
+            "meaning": meaning,
+            "terms": {
+                "Share of ceiling": meaning["share of ceiling"],
+                "Headroom": meaning["headroom"],
+                "MFU": meaning["MFU"],
+                "HFU": meaning["HFU"],
+                "Work": meaning["FLOP"],
+                "Traffic": meaning["compulsory bytes"],
+            },
             "useless": self._sentences(self.d.verdict.will_not_help),
             "advice": [
                 {
@@ -85,6 +142,15 @@ class View:
         }
         return {**view, **self._shares(), **self._parts()}
 
+    def _first(self) -> tuple[str, str] | None:
+        """Return what to try first, and what it saves at most; None where no rule found anything."""
+        if not self.d.advice:
+            return None
+        best = self.d.advice[0]
+        return self._prose(best.text), (
+            f"saves at most {format_s(best.gain_s)} of {format_s(self.d.step.median_s)} per step ({self._of_step(best.gain_s)})"
+        )
+
     def _more(self, count: int, where: str = "the JSON document") -> str:
         return (
             f"{count - self.items} more are in {where}; this page shows at most {self.items}."
@@ -108,9 +174,12 @@ class View:
         else:
             costs = s.profiler_overhead_ratio >= 0
             overhead = f"profiler +{format_ratio(s.profiler_overhead_ratio)}" if costs else "profiler cost within noise"
-        plural = "" if s.count == 1 else "s"
-        spread = f"median of {s.count} step{plural}, 95 % in {low} to {high}"
-        if s.statistic == "mean":
+        spread = f"median of {s.count} steps, 95 % in {low} to {high}"
+        if s.source == "none":
+            spread = "everything that was recorded: set-up, compilation and warm-up are in it"
+        elif s.count == 1:  # one step has no spread; so says its interval of no width
+            spread = "one step: its spread is not known, and warm-up may be in it"
+        elif s.statistic == "mean":
             spread = f"mean of {s.count} steps that do different work, {low} to {high}"
         full = self.d.full_square_flop_per_step
         causal = "matrix work"
@@ -119,14 +188,24 @@ class View:
         named = any(c.resource.label == v.limiting_ceiling for c in self.d.ceilings)
         share_note = f"{'of' if named else 'limit:'} {self._line(v.limiting_ceiling or 'no ceiling')}"
         share_note += f", for {format_ratio(v.time_share)} of the step"
+        work, traffic = work_of_step(self.d)
+        part = (
+            f"; of the {format_ratio(self.d.attributed_ratio)} whose cost is known"
+            if self.d.attributed_ratio < WHOLE_RATIO
+            else ""
+        )
         return [
             ("Step", format_s(s.median_s), f"{spread}; {overhead}"),
             ("Share of ceiling", figure(v.share_of_ceiling, format_ratio), share_note),
-            ("Headroom", figure(v.headroom_s, format_s), "per step, to that ceiling"),
+            (
+                "Headroom",
+                figure(v.headroom_s, format_s),
+                "per step, to that ceiling" if named else "per step, without that wait",
+            ),
             ("MFU", figure(self.d.mfu_ratio, format_ratio), "of the matrix ceiling over the whole step"),
             *self._hfu(),
-            ("Work", figure(self.d.flop_per_step, format_flop), causal),
-            ("Traffic", figure(self.d.bytes_per_step, format_bytes), "compulsory bytes per step"),
+            ("Work", work, f"{causal}{part}"),
+            ("Traffic", traffic, f"compulsory bytes per step{part}"),
         ]
 
     def _hfu(self) -> list[tuple[str, str, str]]:

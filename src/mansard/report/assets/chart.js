@@ -153,7 +153,7 @@ var mansardChart = (function () {
       }
     });
     if (data.lane) {
-      note("no FLOP", s.px(data.lane), s.h - 3, { yanchor: "bottom", font: { size: size, family: FONT, color: css("--faint") } });
+      note("no FLOP", s.px(data.lane), 2, { yanchor: "top", font: { size: size, family: FONT, color: css("--faint") } });
     }
     // Long leaders first: what is drawn later covers them, so no line runs through a name.
     return notes.map(function (n, i) { return { n: n, far: Math.abs(n.ay || 0), i: i }; })
@@ -172,7 +172,7 @@ var mansardChart = (function () {
       modebar: { bgcolor: "rgba(0,0,0,0)", color: css("--faint"), activecolor: css("--accent") },
       hoverlabel: { align: "left", bgcolor: css("--card"), bordercolor: css("--faint"), font: { family: FONT, size: 12.5, color: css("--ink") }, namelength: -1 },
       xaxis: Object.assign({ title: { text: "arithmetic intensity, FLOP/byte", standoff: 8 }, range: data.x_range.map(log) }, axis, { exponentformat: "none", tickformat: "~g" }),
-      yaxis: Object.assign({ title: { text: "FLOP/s", standoff: 4 }, range: data.y_range.map(log) }, axis),
+      yaxis: Object.assign({ title: { text: "FLOP/s", standoff: 4 }, range: data.y_range.map(log) }, axis, { tickformat: "~s" }),
       shapes: data.lane ? [{ type: "rect", xref: "x", yref: "paper", x0: data.x_range[0], x1: data.lane * data.lane / data.x_range[0], y0: 0, y1: 1, fillcolor: css("--grid"), opacity: .55, line: { width: 0 }, layer: "below" }] : []
     };
   }

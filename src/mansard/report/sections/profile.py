@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from mansard.core.collectives import bus_bytes
 from mansard.core.units import format_bytes, format_bytes_per_s, format_ratio, format_s
@@ -14,16 +15,20 @@ from mansard.report.sections import timeline as pictures
 from mansard.report.sections.blocks import ROW_CAP, Cell, Chart, Prose, Section, Series, Table
 from mansard.report.sections.fits import fitted
 from mansard.report.text import figure
-from mansard.trace.collectives_of import CollectiveCall, collectives_of
+from mansard.trace.collectives_of import CollectiveKinds, collective_kinds
 from mansard.trace.kernels import KernelRow, graph_findings, graphs, kernel_table, unclassified_share
 from mansard.trace.launches import join_launches
 from mansard.trace.occupancy import DeviceTime, device_times
 from mansard.trace.operators_of import operators_of
 from mansard.trace.profile_steps import find_steps
-from mansard.trace.timeline import Timeline
+from mansard.trace.timeline import Kind, Timeline
 
 #: Most collectives of one operation in a chart; more are thinned evenly over their sizes.
 CALLS = 400
+#: Most times of one size that a fit is made of.
+TIMES = 2000
+#: Two rows: message sizes [B] and times [s].
+_Points = npt.NDArray[np.float64]
 #: Disjoint parts of a device's time, each with its colour.
 _BUCKETS = {
     "compute_only": "compute", "compute_and_communication": "host", "communication_only": "network", "copy_only": "memory",
@@ -43,12 +48,12 @@ def sections(timeline: Timeline, found: Sequence[DeviceDiagnosis], *, key: str, 
     launches = join_launches(timeline)
     devices = device_times(timeline, launches=launches)
     rows = kernel_table(timeline, launches=launches)
-    calls = collectives_of(timeline, operators=operators_of(timeline, launches=launches))
+    calls = collective_kinds(timeline, operators=operators_of(timeline, launches=launches))
     hidden = [f.text for f in graph_findings(graphs(timeline, launches))]
     out = [
         _timeline(timeline, key, name),
         _kernels(rows, key, name, hidden),
-        _collectives(calls, key, name),
+        _collectives(timeline, calls, key, name),
         _devices(devices, found, key, name),
     ]
     return [s for s in out if s is not None]
@@ -84,21 +89,14 @@ def _kernels(rows: Sequence[KernelRow], key: str, name: str, hidden: Sequence[st
     return Section(key=f"{key}-kernels", title="Kernels", small=small, blocks=(table,))
 
 
-def _collectives(calls: Sequence[CollectiveCall], key: str, name: str) -> Section | None:
-    if not calls:
+def _collectives(timeline: Timeline, found: CollectiveKinds, key: str, name: str) -> Section | None:
+    if not found.rows.size:
         return None
-    groups: dict[tuple[str, int | str], list[tuple[float, float]]] = {}
-    unsized = 0
-    for c in calls:
-        size = c.message_bytes
-        if not is_known(size) or size <= 0 or c.end_ns <= c.start_ns:
-            unsized += 1
-            continue
-        ranks = c.group_size if isinstance(c.group_size, int) else "?"
-        groups.setdefault((c.operation, ranks), []).append((float(size), (c.end_ns - c.start_ns) / 1e9))
+    groups, unsized = _by_operation(timeline, found)
     series, rows, notes = [], [], []
-    for (operation, ranks), points in sorted(groups.items(), key=lambda g: -sum(t for _, t in g[1])):
+    for (operation, ranks), points in sorted(groups.items(), key=lambda g: -float(g[1][1].sum())):
         title = f"{operation}, {ranks} ranks"
+        count = points.shape[1]
         shown = _thinned(points)
         series.append(
             Series(
@@ -106,8 +104,8 @@ def _collectives(calls: Sequence[CollectiveCall], key: str, name: str) -> Sectio
                 text=[f"{title}: {format_bytes(s)} in {format_s(t)}, algbw {format_bytes_per_s(s / t)}" for s, t in shown],
             )
         )  # fmt: skip
-        if len(shown) < len(points):
-            notes.append(f"{title}: {len(shown)} of {len(points)} calls are drawn, evenly over their sizes.")
+        if len(shown) < count:
+            notes.append(f"{title}: {len(shown)} of {count} calls are drawn, evenly over their sizes.")
         fit, words = _fit(operation, ranks, points)
         if fit is not None:
             series.append(fit)
@@ -115,7 +113,7 @@ def _collectives(calls: Sequence[CollectiveCall], key: str, name: str) -> Sectio
         rows.append(_row(operation, ranks, points))
     if unsized:
         notes.append(
-            f"{unsized} of {len(calls)} communication kernels have no recorded message size and are not drawn."
+            f"{unsized} of {found.rows.size} communication kernels have no recorded message size and are not drawn."
         )
     notes.append(
         "The time of a kernel includes waiting for the slowest peer, so rates here are lower bounds of the link's."
@@ -132,11 +130,34 @@ def _collectives(calls: Sequence[CollectiveCall], key: str, name: str) -> Sectio
     return Section(key=f"{key}-collectives", title="Collectives against size", small=name, blocks=blocks)
 
 
-def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    ordered = sorted(points)
-    if len(ordered) <= CALLS:
-        return ordered
-    return [ordered[i] for i in np.linspace(0, len(ordered) - 1, CALLS).astype(int).tolist()]
+def _by_operation(timeline: Timeline, found: CollectiveKinds) -> tuple[dict[tuple[str, int | str], _Points], int]:
+    """Return sizes [B] and times [s] of the calls by operation and ranks, and how many have no size or no length.
+
+    A profile has hundreds of thousands of calls and few kinds of them, so nothing here is done call by call.
+    """
+    table = timeline.of(Kind.KERNEL)
+    length = (table.end_ns[found.rows] - table.start_ns[found.rows]).astype(np.float64) / 1e9
+    columns: dict[tuple[str, int | str], list[_Points]] = {}
+    unsized = 0
+    for kind, one in enumerate(found.examples):
+        times = length[found.kind == kind]
+        size = one.message_bytes
+        if not is_known(size) or size <= 0:
+            unsized += times.size
+            continue
+        unsized += int((times <= 0).sum())
+        times = times[times > 0]
+        ranks = one.group_size if isinstance(one.group_size, int) else "?"
+        columns.setdefault((one.operation, ranks), []).append(np.stack([np.full(times.size, float(size)), times]))
+    groups = {k: np.concatenate(v, axis=1) for k, v in columns.items()}
+    return {k: v for k, v in groups.items() if v.size}, unsized
+
+
+def _thinned(points: _Points) -> list[tuple[float, float]]:
+    ordered = points[:, np.lexsort((points[1], points[0]))]
+    if ordered.shape[1] > CALLS:
+        ordered = ordered[:, np.linspace(0, ordered.shape[1] - 1, CALLS).astype(int)]
+    return [(float(s), float(t)) for s, t in ordered.T]
 
 
 def _bus_ratio(operation: str, ranks: int | str) -> float | None:
@@ -146,27 +167,33 @@ def _bus_ratio(operation: str, ranks: int | str) -> float | None:
     return found if is_known(found) and found > 0 else None
 
 
-def _row(operation: str, ranks: int | str, points: Sequence[tuple[float, float]]) -> tuple[str | Cell, ...]:
-    total, best = sum(t for _, t in points), max(s / t for s, t in points)
+def _row(operation: str, ranks: int | str, points: _Points) -> tuple[str | Cell, ...]:
+    sizes, times = points
+    count, total, best = times.size, float(times.sum()), float((sizes / times).max())
     ratio = _bus_ratio(operation, ranks)
-    times, sizes = (float(np.median([p[i] for p in points])) for i in (1, 0))
+    time, size = float(np.median(times)), float(np.median(sizes))
     bus = Cell("?") if ratio is None else Cell(format_bytes_per_s(best * ratio), best * ratio)
     return (
-        operation, Cell(str(ranks), ranks if isinstance(ranks, int) else None), Cell(str(len(points)), len(points)),
-        Cell(format_s(total), total), Cell(format_s(times), times), Cell(format_bytes(sizes), sizes),
+        operation, Cell(str(ranks), ranks if isinstance(ranks, int) else None), Cell(str(count), count),
+        Cell(format_s(total), total), Cell(format_s(time), time), Cell(format_bytes(size), size),
         Cell(format_bytes_per_s(best), best), bus,
     )  # fmt: skip
 
 
-def _fit(operation: str, ranks: int | str, points: Sequence[tuple[float, float]]) -> tuple[Series | None, str]:
+def _fit(operation: str, ranks: int | str, points: _Points) -> tuple[Series | None, str]:
     """Return the line t = alpha + bus bytes / beta over the sizes that were seen, and the fit in words."""
     ratio = _bus_ratio(operation, ranks)
     if ratio is None:
         return None, "no fit, since the group or the operation is not known."
-    samples: dict[float, list[float]] = {}
-    for size, seconds in points:
-        samples.setdefault(size * ratio, []).append(seconds)
+    samples = {float(size) * ratio: _spread(points[1][points[0] == size]) for size in np.unique(points[0])}
     return fitted(samples, name=f"{operation}, {ranks} ranks", per_size=ratio)
+
+
+def _spread(times: npt.NDArray[np.float64]) -> list[float]:
+    """Return the times of one size; of very many, quantiles that stand evenly for them."""
+    if times.size <= TIMES:
+        return [float(t) for t in times]
+    return [float(t) for t in np.quantile(times, (np.arange(TIMES) + 0.5) / TIMES)]
 
 
 def _devices(devices: Sequence[DeviceTime], found: Sequence[DeviceDiagnosis], key: str, name: str) -> Section | None:
