@@ -110,9 +110,10 @@ def _area(case: Case, kind: str, share: float) -> AreaShare:
         return area
     total, least = share_and_least(rows)
     limiting = rows[0].judgement.limiting
-    headroom: float | Unknown = left_over(seconds, total)
+    moves = kind in ("network", "host")
+    headroom: float | Unknown = left_over(seconds, total, whole_s=case.per_step_s(rows) if moves else None)
     if kind == "host":
-        headroom = host_headroom(case, total)
+        headroom = host_headroom(case, total, case.per_step_s(rows))
     return replace(
         area,
         share_of_ceiling=total,
@@ -123,28 +124,42 @@ def _area(case: Case, kind: str, share: float) -> AreaShare:
     )
 
 
-def left_over(seconds: float, share: float | Unknown | Implausible) -> float | Unknown:
+def left_over(seconds: float, share: float | Unknown | Implausible, *, whole_s: float | None = None) -> float | Unknown:
     """Return what reaching the ceiling would save of some time [s]; not known where the share is not.
+
+    Args:
+        seconds: The time that counts.
+        share: Least over observed time of the operations.
+        whole_s: All their time, where a part of it is hidden behind other work [s]. What is hidden goes on being hidden, so at
+            the ceiling the exposed part gets shorter by all that the operations get shorter by.
 
     >>> left_over(4.0, 0.75), left_over(4.0, Unknown("no bytes")), left_over(0.0, Unknown("no bytes"))
     (1.0, Unknown(reason='no bytes', needs=()), 0.0)
+
+    Exchanges of 10 s at 0.8 of the link, 6 s of them hidden: at the ceiling they take 8 s, of which 2 s are exposed:
+
+    >>> round(left_over(4.0, 0.8, whole_s=10.0), 9), left_over(1.0, 0.8, whole_s=10.0)
+    (2.0, 1.0)
     """
     if isinstance(share, Implausible) or seconds <= 0:
         return 0.0
-    return share if isinstance(share, Unknown) else max(0.0, seconds * (1.0 - share))
+    if isinstance(share, Unknown):
+        return share
+    return min(seconds, max(seconds, whole_s or 0.0) * max(0.0, 1.0 - share))
 
 
-def host_headroom(case: Case, share: float | Unknown | Implausible) -> float | Unknown:
+def host_headroom(case: Case, share: float | Unknown | Implausible, copies_s: float) -> float | Unknown:
     """Return what waiting less, and copies at the rate of their link, would save of the host's time [s per step].
 
     Args:
         case: The case.
         share: What the copies reach of their link; where that is not known, neither is the headroom, unless copies are few.
+        copies_s: All time of the copies, the hidden part included [s per step].
     """
     seconds, copying = case.account.by_kind["host"], copy_seconds(case)
     if isinstance(share, Unknown):
         return share if copying > _FEW_COPIES * seconds else seconds
-    return seconds - copying + left_over(copying, share)
+    return seconds - copying + left_over(copying, share, whole_s=copies_s)
 
 
 def copy_seconds(case: Case) -> float:

@@ -115,12 +115,30 @@ class Case:
         return sum(r.calls for r in rows) / self.windows.count
 
     def headroom_s(self, rows: Sequence[JudgedOperator]) -> float:
-        """Return what reaching the ceiling would save in one step over `rows` [s]."""
+        """Return what reaching the ceiling would save in one step over `rows` [s].
+
+        Of exchanges and copies that other work hides no more than what is exposed: no step waits for the rest.
+        """
+        return self._exposed(rows, self._headroom)
+
+    def _headroom(self, rows: Sequence[JudgedOperator]) -> float:
         gain = 0.0
         for row in rows:
             if isinstance(row.least.time_s, float):
                 gain += max(0.0, row.total_s - row.least.time_s * row.calls)
         return gain / self.windows.count
+
+    def _exposed(self, rows: Sequence[JudgedOperator], seconds: Callable[[Sequence[JudgedOperator]], float]) -> float:
+        """Return the seconds of rows, those of each other engine at most as many as the step has of it."""
+        waiting = sum(self.account.host.values())
+        most = {
+            Bound.NETWORK: self.account.by_kind.get("network", 0.0),
+            Bound.HOST: max(0.0, self.account.by_kind.get("host", 0.0) - waiting),
+        }
+        total = seconds([r for r in rows if r.judgement.bound not in most])
+        for bound, limit in most.items():
+            total += min(limit, seconds([r for r in rows if r.judgement.bound is bound]))
+        return total
 
     def wait_s(self, name: str) -> float:
         """Return a time of the account by its name [s per step]."""
@@ -149,9 +167,10 @@ class Case:
         rows = [r for r in rows if r.judgement.bound.value not in proposal.waits]
         total = sum(self.wait_s(w) for w in dict.fromkeys(proposal.waits))
         if proposal.change is Change.RATE:
-            total += self.headroom_s(rows) + self.per_step_s([r for r in rows if isinstance(r.least.time_s, Unknown)])
+            unknown = [r for r in rows if isinstance(r.least.time_s, Unknown)]
+            total += self.headroom_s(rows) + self._exposed(unknown, self.per_step_s)
         else:
-            total += self.per_step_s(rows)
+            total += self._exposed(rows, self.per_step_s)
         return min(total, self.account.step_s)
 
 

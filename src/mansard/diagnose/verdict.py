@@ -227,7 +227,7 @@ def _communication(case: Case, rows: Sequence[JudgedOperator], share_of_step: fl
         level=None,
         link=link if known else None,
         share_of_ceiling=share,
-        headroom_s=left_over(seconds, share),
+        headroom_s=left_over(seconds, share, whole_s=case.per_step_s(rows)),
         time_share=share_of_step,
         grade=Grade.MEASURED,
         sentence=f"Network-bound: {format_ratio(share_of_step)} of a step is communication{over} that nothing hides{reached}.",
@@ -276,7 +276,7 @@ def _between_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator]
     headroom: float | Unknown = seconds
     if bound is Bound.HOST and rows:
         copying = copy_seconds(case)
-        headroom = host_headroom(case, share_and_least(rows)[0])
+        headroom = host_headroom(case, share_and_least(rows)[0], case.per_step_s(rows))
         pageable = sum(r.total_s for r in rows if "pageable" in r.operator.formula) / case.windows.count
         if copying > 0.1 * seconds and pageable <= 0 and case.trace.framework == "profile":
             evidence.append(

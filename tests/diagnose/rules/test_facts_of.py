@@ -239,3 +239,21 @@ def test_small_copies_tell_what_starting_one_takes(tmp_path: Path) -> None:
     assert told["65536 B"].in_flight_bytes == pytest.approx(65536)
     assert told["67108864 B"].latency_s is None
     assert told["1024 B"].in_flight_bytes == pytest.approx(1024)
+
+
+def test_copies_that_work_hides_promise_nothing(tmp_path: Path) -> None:
+    # 64 MiB need 67.1e6 / 64e9 = 1049 us of PCIe and take 1500 us, beside a product of 2000 us: no step waits for them.
+    hidden, exposed = File(), File()
+    for i in range(4):
+        at = 5000.0 * i + 100
+        for file, after in ((hidden, 100), (exposed, 2000)):
+            file.product(at, 2000)
+            file.work(
+                "gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", at + after, 1500, at=at - 10, bytes=2**26, stream=9
+            )
+    quiet = diagnose_profile(open_trace(hidden.write(tmp_path / "hidden.json")))[0].diagnosis
+    loud = diagnose_profile(open_trace(exposed.write(tmp_path / "exposed.json")))[0].diagnosis
+    assert not [a for a in quiet.advice if "copy host" in a.text]
+    assert quiet.verdict.headroom_s <= quiet.verdict.time_s
+    assert [a for a in loud.advice if "copy" in a.text.lower()]
+    assert all(a.gain_s <= loud.step.median_s for a in loud.advice)
