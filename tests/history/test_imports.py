@@ -216,3 +216,28 @@ def test_steps_of_a_run_are_its_samples(more: dict[str, object], expected: list[
     found = read_bytes(json.dumps(document).encode(), source="run.json").measurements[0]
     assert list(found.samples) == pytest.approx(expected)
     assert (found.stated is None) == bool(expected)
+
+
+def test_the_published_suite() -> None:
+    meta = {
+        "benchmark_name": "gemm",
+        "test_name": "gemm_m4096",
+        "params": {"m": 4096},
+        "device_info": {"device_name": "TPU v6e"},
+    }
+    row = {"metadata": meta, "metrics": {"p50_ms": 2.0, "tflops_per_sec": 500.0}, "raw_times_ms": [2.0, 1.9, 2.1]}
+    record = read_bytes(json.dumps([row]).encode(), source="detailed.json")
+    found = {m.name: m for m in record.measurements}
+    assert found["gemm_m4096/time_s"].samples == pytest.approx((2e-3, 1.9e-3, 2.1e-3))
+    assert found["gemm_m4096/flop_per_s"].value == pytest.approx(5e14)
+    assert found["gemm_m4096/time_s"].fingerprint.parts["device"] == {"name": "TPU v6e"}
+    # Its earlier versions append a line a run; the same benchmark twice is two runs.
+    line = {
+        "metrics": {"step_time_ms_p50": 4.0, "step_time_ms_p90": 9.0},
+        "dimensions": {"test_name": "t_gemm", "m": "8", "test_start_timestamp": "x"},
+    }
+    other = {**line, "metrics": {"step_time_ms_p50": 5.0}}
+    text = "\n".join(json.dumps(x) for x in (line, other))
+    (time,) = read_bytes(text.encode(), source="metrics_report.jsonl").measurements
+    assert (time.name, time.samples) == ("t_gemm m=8/time_s", pytest.approx((4e-3, 5e-3)))
+    assert not read_bytes(json.dumps([{**row, "raw_times_ms": []}]).encode(), source="d").measurements[0].groups

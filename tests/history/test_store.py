@@ -54,6 +54,19 @@ def test_a_result_comes_back_as_it_was(store: Store) -> None:
     assert [(r.source, r.labels) for r in store.records()] == [("run.json", {"zone": {"zone": "a"}})]
 
 
+def test_one_record_holds_all_figures_together(store: Store) -> None:
+    told = {
+        "mfu_ratio": 0.42, "ttft_s": 0.180, "tpot_s": 0.012, "step_time_s": 0.250, "bytes_per_s": 3.1e12, "flop_per_s": 4e14, "tokens_per_s": 80.0,
+    }  # fmt: skip
+    body = {
+        "schema": "samples/1",
+        "benchmarks": [{"name": "serve", "metric": m, "runs": [[v] * 5]} for m, v in told.items()],
+    }
+    figures = store.add(json.dumps(body).encode(), source="all.json").figures
+    assert {m: figures[m] for m in told} == pytest.approx(told)
+    assert store.records()[0].figures["tpot_s"] == pytest.approx(0.012)
+
+
 def test_the_same_document_is_one_row_and_other_labels_are_another(store: Store) -> None:
     numbers = [store.add(scaled(1.0), source=n).number for n in ("a.json", "b.json")]
     other = store.add(scaled(1.0), source="a.json", labels={"zone": {"zone": "b"}})

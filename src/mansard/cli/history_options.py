@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-FORMS = ("auto", "mansard", "nccl-tests", "nvbandwidth", "nvbench", "google-benchmark", "pyperf", "pytest-benchmark")
+FORMS = ("auto", "mansard", "nccl-tests", "nvbandwidth", "nvbench", "google-benchmark", "pyperf", "pytest-benchmark",
+         "accelerator-microbenchmarks")  # fmt: skip
 
 
 def store_option(function: F) -> F:

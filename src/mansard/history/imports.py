@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from mansard.core.errors import InputError
-from mansard.history.fingerprint import fingerprint_of
+from mansard.history.fingerprint import digest, fingerprint_of
 from mansard.history.records import Fingerprint, Measurement, finite
 
 _UNIT_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -24,6 +25,8 @@ def form_of(text: str, content: Any) -> str:
     if isinstance(content, Mapping):
         if "nvbandwidth" in content:
             return "nvbandwidth"
+        if "metrics" in content and "dimensions" in content:
+            return "accelerator-microbenchmarks"
         benchmarks = content.get("benchmarks")
         first = benchmarks[0] if isinstance(benchmarks, list) and benchmarks else {}
         if "machine_info" in content and isinstance(benchmarks, list):
@@ -34,6 +37,12 @@ def form_of(text: str, content: Any) -> str:
             return "pyperf"
         if "devices" in content and isinstance(first, Mapping) and "states" in first:
             return "nvbench"
+    elif (
+        isinstance(content, list)
+        and content
+        and all(isinstance(r, Mapping) and "metadata" in r and "metrics" in r for r in content)
+    ) or (content is None and _suite_lines(text)):
+        return "accelerator-microbenchmarks"
     elif content is None and re.search(r"^#.*\balgbw\b.*\bbusbw\b", text, re.MULTILINE):
         return "nccl-tests"
     known = ", ".join(FORMS)
@@ -55,6 +64,8 @@ def read(form: str, text: str, content: Any) -> list[Measurement]:
     """
     if form not in FORMS:
         raise InputError(f"unknown form {form!r}", hint=f"one of auto, mansard, {', '.join(FORMS)}")
+    if form == "accelerator-microbenchmarks":
+        content = content if isinstance(content, list) else [content] if content is not None else _suite_lines(text)
     return FORMS[form](text if form == "nccl-tests" else content)
 
 
@@ -284,7 +295,85 @@ def _pytest_benchmark(content: Mapping[str, Any]) -> list[Measurement]:
     return found
 
 
+# --- the published accelerator-microbenchmarks --------------------------------------------------------------------------
+
+#: Names of its metrics without the statistic -> ours, and the factor to SI. Rates whose name does not tell bits from bytes are left out.
+_SUITE_METRICS = {
+    "time_ms": ("time_s", 1e-3), "step_time_ms": ("time_s", 1e-3), "average_time_ms": ("time_s", 1e-3),
+    "tflops_per_sec": ("flop_per_s", 1e12), "bandwidth_gb_s": ("bytes_per_s", 1e9), "achieved_bw (GB/s)": ("bytes_per_s", 1e9),
+}  # fmt: skip
+
+
+def _suite_lines(text: str) -> list[Any]:
+    """Return the objects of a `metrics_report.jsonl`; none where a line is anything else."""
+    import json
+
+    try:
+        rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+    except (ValueError, RecursionError):
+        return []
+    return rows if all(isinstance(r, Mapping) and "metrics" in r and "dimensions" in r for r in rows) else []
+
+
+def _suite(rows: Any) -> list[Measurement]:
+    """Read the suite's `detailed.json`, or the `metrics_report.jsonl` of its earlier versions: medians, or the raw times where kept."""
+    by: dict[tuple[str, str], list[Measurement]] = {}
+    for row in rows:
+        for m in _suite_detailed(row) if "metadata" in row else _suite_line(row):
+            by.setdefault((m.benchmark, m.metric), []).append(m)
+    # A file that was appended to holds a benchmark several times: each line is a run of it.
+    return [found[0] if len(found) == 1 else _several(found) for found in by.values()]
+
+
+def _several(found: list[Measurement]) -> Measurement:
+    values = [float(m.stated[0]) for m in found if m.stated is not None]
+    groups = tuple(g for m in found for g in m.groups) or ((tuple(values),) if values else ())
+    return replace(found[0], groups=groups, stated=None, count=0, absent="" if groups else found[0].absent)
+
+
+def _suite_detailed(row: Mapping[str, Any]) -> list[Measurement]:
+    meta, metrics = row["metadata"], row["metrics"]
+    params = meta.get("params") or {}
+    base = fingerprint_of(meta.get("device_info") or {}).merged({"config": {"params": digest(params)}})
+    common: dict[str, Any] = {
+        "benchmark": str(meta.get("test_name") or f"{meta['benchmark_name']} {digest(params)}"),
+        "fingerprint": base,
+    }
+    raw = tuple(float(t) / 1e3 for t in row.get("raw_times_ms") or ())
+    median = finite(metrics.get("p50_ms"))
+    if raw:
+        found = [Measurement(metric="time_s", groups=(raw,), **common)]
+    elif median is not None and median > 0:
+        found = [Measurement(metric="time_s", stated=(median / 1e3,) * 3, count=1, **common)]
+    else:
+        found = [Measurement(metric="time_s", absent="no times", **common)]
+    return found + _suite_rates(metrics, {"tflops_per_sec", "bandwidth_gb_s"}, common, "")
+
+
+def _suite_line(row: Mapping[str, Any]) -> list[Measurement]:
+    told = dict(row["dimensions"])
+    name = str(told.pop("test_name", "benchmark"))
+    base = fingerprint_of({"device": told.pop("device_kind", None)})
+    shape = {k: v for k, v in told.items() if not k.startswith("test") and "timestamp" not in k}
+    words = " ".join(f"{k}={v}" for k, v in sorted(shape.items()))
+    return _suite_rates(
+        row["metrics"], set(_SUITE_METRICS), {"benchmark": f"{name} {words}".strip(), "fingerprint": base}, "_p50"
+    )
+
+
+def _suite_rates(
+    metrics: Mapping[str, Any], names: set[str], common: Mapping[str, Any], statistic: str
+) -> list[Measurement]:
+    found = []
+    for name, (metric, scale) in _SUITE_METRICS.items():
+        value = finite(metrics.get(name + statistic)) if name in names else None
+        if value is not None and value > 0 and all(m.metric != metric for m in found):
+            x = value * scale
+            found.append(Measurement(metric=metric, stated=(x, x, x), count=1, primary=metric == "time_s", **common))
+    return found
+
+
 FORMS: Mapping[str, Callable[[Any], list[Measurement]]] = {
     "nccl-tests": _nccl, "nvbandwidth": _nvbandwidth, "nvbench": _nvbench, "google-benchmark": _google, "pyperf": _pyperf,
-    "pytest-benchmark": _pytest_benchmark,
+    "pytest-benchmark": _pytest_benchmark, "accelerator-microbenchmarks": _suite,
 }  # fmt: skip

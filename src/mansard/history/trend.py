@@ -247,7 +247,7 @@ def _noise(y: FloatArray) -> float:
 def _without(y: FloatArray, far: npt.NDArray[np.bool_]) -> FloatArray:
     """Return the series with outliers brought to the median of their neighbours."""
     clean = y.copy()
-    for i in np.flatnonzero(far):
+    for i in (int(k) for k in np.flatnonzero(far)):
         low, high = max(0, i - _NEIGHBOURS), min(y.size, i + _NEIGHBOURS + 1)
         near = [y[j] for j in range(low, high) if not far[j]]
         clean[i] = np.median(near) if near else y[i]
