@@ -219,3 +219,14 @@ def test_kineto_memory_events(tmp_path: Path) -> None:
     after = memory_peak(open_trace(path), 0, window_ns=(4500, 9000))
     assert not isinstance(after, Unknown)
     assert after.allocated_bytes == 900  # in use when the window begins
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["xplane/mi300x_conv_jax0.8.xplane.pb", "ncu/t4_mlp_full_set.raw.csv", "other/rocprofv3_mi350_train.json.gz"],
+)
+def test_a_format_without_launch_shapes_says_so(name: str) -> None:
+    path = SHARED / name
+    if not path.is_file():
+        pytest.skip("the shared profiles are not here")
+    assert isinstance(kernel_launches(open_trace(path, launch_shapes=True)), Unknown)

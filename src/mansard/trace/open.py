@@ -23,7 +23,7 @@ READERS: dict[str, str] = {
     "rocprof_compute": "mansard.trace.readers.rocprof_compute",
     "recording": "mansard.trace.readers.recording",
 }
-_WITH_LAUNCH_SHAPES = ("nsys", "chrome", "rocprofv3_json")
+_WITH_LAUNCH_SHAPES = ("nsys", "chrome")
 Reader = Callable[..., Timeline]
 
 _HEAD = 1 << 16
