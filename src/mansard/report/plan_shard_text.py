@@ -238,12 +238,19 @@ def _to_know(document: Mapping[str, Any]) -> list[str]:
         inside *= math.prod(v["lengths"])
     lines = [
         reached,
-        f"{document['overlap']['policy']} overlap: {document['overlap']['means']}",
+        _overlap(document),
         "one way: " + ", ".join(rates),
     ]
     if document["job"]["imbalance"] > 1.0:
         lines.append(f"the busiest expert rank has {document['job']['imbalance']:g} times the mean work")
     return notes_text([*lines, *_notes(document["notes"])], "to know")
+
+
+def _overlap(document: Mapping[str, Any]) -> str:
+    policy = document["overlap"]
+    if document["job"]["phase"] == "serve" and policy["policy"] != "full":
+        return "every message is waited for; no queue, scheduler or host time is counted"
+    return f"{policy['policy']} overlap: {policy['means']}"
 
 
 def _notes(notes: Sequence[str]) -> list[str]:
