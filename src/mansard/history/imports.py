@@ -364,7 +364,7 @@ def _suite_line(row: Mapping[str, Any]) -> list[Measurement]:
 def _suite_rates(
     metrics: Mapping[str, Any], names: set[str], common: Mapping[str, Any], statistic: str
 ) -> list[Measurement]:
-    found = []
+    found: list[Measurement] = []
     for name, (metric, scale) in _SUITE_METRICS.items():
         value = finite(metrics.get(name + statistic)) if name in names else None
         if value is not None and value > 0 and all(m.metric != metric for m in found):
