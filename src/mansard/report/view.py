@@ -69,6 +69,17 @@ GLOSSARY = (
 )
 
 
+def _four(value: Any) -> Any:
+    """Return a measured condition with four digits; what is no fraction stays as it is.
+
+    >>> _four(0.9194487217081582), _four(8), _four("mm"), _four([64, 0.333333333])
+    ('0.9194', 8, 'mm', '64, 0.3333')
+    """
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return ", ".join(str(_four(v)) for v in value) if isinstance(value, list | tuple) else value
+
+
 class View:
     """What the template shows, as text.
 
@@ -301,7 +312,7 @@ class View:
         label = ceiling.resource.label
         low_high = ceiling.ci95
         interval = " to ".join(ceiling_value(v, ceiling.unit) for v in low_high) if low_high else "not known"
-        words = [f"{self._line(k)} {self._line(v)}" for k, v in ceiling.conditions.items()]
+        words = [f"{self._line(k)} {self._line(_four(v))}" for k, v in ceiling.conditions.items()]
         extra = (ceiling.resource.page, ceiling.resource.store)
         words += [f"{self._line(w)} {kind}" for w, kind in zip(extra, ("pages", "stores"), strict=True) if w]
         return {
