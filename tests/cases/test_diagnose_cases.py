@@ -20,9 +20,9 @@ from mansard.diagnose.occupied import Occupied, of_device, of_run
 from mansard.diagnose.profile_run import run_of_profile
 from mansard.hardware import ceilings, load
 from mansard.measure.benchmarks.memory_mixes import work_of
-from mansard.measure.points.audit import CACHES_BELOW, audit
+from mansard.measure.points.audit import audit
 from mansard.measure.points.benchmark import Where, Work
-from mansard.measure.points.evidence import Evidence
+from mansard.measure.points.evidence import CACHES_BELOW_MEMORY, Evidence
 from mansard.measure.points.metrics import metrics_of
 from mansard.measure.points.points_ceilings import envelope_of
 from mansard.measure.points.result import Conditions, PointVerdict, Samples
@@ -118,9 +118,9 @@ def test_d27_a_working_set_that_fits_the_cache(cases: dict[str, Any]) -> None:
     assert facts["level"] == "l2"
     (finding,) = [f for f in findings if f.code == "cache_resident"]
     assert f"{format_binary_bytes(64 * 2**20)} fits L2" in finding.text
-    assert CACHES_BELOW * given["l2_bytes"] == wanted["min_working_set_bytes"]
-    # from four caches on nothing is said; just below it is
-    for factor, said in ((1.0, False), (0.99, True)):
+    # The case asks for four caches at least; sweeps showed that a part is still cached up to twelve, and so much is asked for.
+    assert CACHES_BELOW_MEMORY * given["l2_bytes"] == 3 * wanted["min_working_set_bytes"]
+    for factor, said in ((3.0, False), (2.99, True), (0.99, True)):
         size = factor * wanted["min_working_set_bytes"]
         work = Work(demand=Demand(read_bytes=size / 2, write_bytes=size / 2), headline="bytes", level="hbm")
         codes = {f.code for f in audit(point(work, 1e-3, machine))[1]}
