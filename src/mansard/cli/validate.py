@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,8 +93,8 @@ def _here(models: str | None, ceilings_file: Path | None) -> tuple[list[Case], l
     ceilings = _ceilings(ceilings_file)
     threads = int(ceilings.machine.get("threads") or 1)
     click.echo(f"running {len(trials(chosen))} trials, about {2 * len(trials(chosen))} s", err=True)
-    bar = click.progressbar(length=100, label="trials", file=click.get_text_stream("stderr"))
-    with LoadWindow() as load, bar:
+    steps: Any = click.progressbar(length=100, label="trials", file=sys.stderr)
+    with LoadWindow() as load, steps as bar:
 
         def progress(_line: str, share: float) -> None:
             bar.update(round(share * 100) - bar.pos)
@@ -109,7 +110,7 @@ def _here(models: str | None, ceilings_file: Path | None) -> tuple[list[Case], l
 
 def _ceilings(path: Path | None) -> Any:
     from mansard.core.errors import InputError
-    from mansard.measure import load_cached
+    from mansard.measure.store import load_cached
 
     if path is not None:
         from mansard.predict.machines import load_machine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -95,7 +96,8 @@ def run_trials(
     """
     try:
         import torch
-        import transformers
+
+        transformers: Any = importlib.import_module("transformers")
     except ImportError as error:
         raise InputError(
             f"the trials need PyTorch and transformers: {error}", hint="install both, or give --runs FILE.csv"
@@ -142,11 +144,13 @@ def _timed(step: Callable[[], float], now: Callable[[], float] = time.perf_count
 def _prepared(config: Mapping[str, Any], task: Mapping[str, Any]) -> Callable[[], float]:
     """Return a call that does the task once and returns its time [s]."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
 
+    transformers: Any = importlib.import_module("transformers")
     torch.manual_seed(0)
     plain = {k: v for k, v in config.items() if k not in ("torch_dtype", "model_type")}
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(config["model_type"], **plain), dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_config(
+        transformers.AutoConfig.for_model(config["model_type"], **plain), dtype=torch.float32
+    )
     steps = {"prefill": _prefill, "decode": _decode, "train": _train}
     return steps[task["phase"]](model, int(config["vocab_size"]), task)
 

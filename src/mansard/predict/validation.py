@@ -71,7 +71,9 @@ class Outcome:
         """Whether the measurement lies between the bound and the upper end."""
         if isinstance(self.high_s, Unknown):
             return self.high_s
-        return self.case.bound_s <= self.case.measured_s * ABOVE and self.case.measured_s <= self.high_s * (1.0 + ROUNDING)
+        return self.case.bound_s <= self.case.measured_s * ABOVE and self.case.measured_s <= self.high_s * (
+            1.0 + ROUNDING
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the keys of a case."""
