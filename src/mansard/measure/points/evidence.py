@@ -13,11 +13,13 @@ from mansard.core.unknown import Unknown
 from mansard.measure.points.benchmark import Where, Work
 from mansard.measure.points.result import Conditions, Samples
 
-#: A working set of fewer last-level caches than this is partly found in them, though it fits none: sweeps of 4 caches ran at
-#: 1.2 to 1.4 times the rate of 24 of them, of 6 at 1.1 to 1.2, of 12 at 1.05 or less, in C as in ours
+#: A working set of fewer caches than this is partly found in the cache before the level it needs, though it fits none of it.
+#: Source: McCalpin, STREAM's run rules: each array at least four times the last-level cache.
+CACHES_BELOW = 4.0
+#: The same of a processor's last-level cache before its memory, where it was measured: sweeps of 4 caches in all ran at 1.2 to 1.4
+#: times the rate of 24, of 6 at 1.1 to 1.2, of 12 at 1.05 or less, in C as in ours
 #: (benchmarks/ceilings_against_c/dram_size.py, docs/pitfalls.md).
-CACHES_BELOW_MEMORY = 12.0
-CACHES_BELOW_CACHE = 4.0  # of a nearer cache, for a working set in the next one
+CPU_CACHES_BELOW_MEMORY = 12.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +94,8 @@ class Evidence:
         if self.cold or level not in names[1:]:
             return None
         cache = self.memory_levels[names.index(level) - 1]
-        times = CACHES_BELOW_MEMORY if level == names[-1] else CACHES_BELOW_CACHE
+        processor = self.where.platform == "cpu" and level == names[-1]
+        times = CPU_CACHES_BELOW_MEMORY if processor else CACHES_BELOW
         return cache if float(self.work.demand.working_set) < times * cache.capacity(self.scope) else None
 
     def demand(self) -> Demand:
