@@ -92,10 +92,14 @@ def remat_document(
             "times are floors: every kernel at its ceiling, what is made again too",
             "attention is fused: its backward pass needs queries, keys, values and the result, never the scores",
             "gradients that flow back and what a library takes for itself are not in the memory",
-            "what experts are given is gathered again from the norm before them",
-            *step.assumed,
+            *(["what experts are given is gathered again from the norm before them"] if _experts(step) else []),
+            *(note for note in step.assumed if not note.startswith("recompute ")),
         ],
     }  # fmt: skip
+
+
+def _experts(step: Step) -> bool:
+    return any(n.name.startswith("experts_") for kind in step.kinds for n in kind.nodes)
 
 
 def _row(step: Step, plan: RematPlan, budget: float | Unknown) -> dict[str, Any]:

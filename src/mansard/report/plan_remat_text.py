@@ -91,7 +91,8 @@ def _choice(document: Mapping[str, Any]) -> list[str]:
     said = f"*: {format_s(chosen['time_s'])} in {format_bytes(chosen['memory_bytes'])}"
     if best:
         more = chosen["time_s"] / fast["time_s"] - 1.0
-        said += f"; the fastest would need {format_bytes(fast['memory_bytes'])}, it takes {100.0 * more:.2g} % longer than that"
+        need = format_bytes(fast["memory_bytes"])
+        said += f"; the fastest needs {need}, this one takes {100.0 * more:.2g} % longer"
     lines += wrapped(said)
     if not any(k["recompute"] or k["offload"] or k["layer_input"] == "offload" for k in chosen["policies"]):
         return [*lines, *wrapped("everything a gradient needs fits, so no policy is needed")]
