@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
+import sys
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -145,3 +148,76 @@ def test_show_is_text_in_a_terminal_and_refuses_what_it_does_not_know(sample) ->
     assert "<table>" in mansard.show(sample)._repr_html_()
     with pytest.raises(UsageError):
         mansard.show(object())
+
+
+def test_every_text_of_a_figure_is_seven_points_and_a_chart_without_ceilings_says_so(sample) -> None:
+    from matplotlib import rc_context
+    from matplotlib.text import Text
+
+    from mansard.report import figures_base
+    from mansard.report.figures import figures_of_run
+
+    bare = dataclasses.replace(sample, ceilings=())
+    with rc_context(figures_base._STYLE):
+        for run in (sample, bare):
+            drawn = {name: draw() for name, (_, draw) in figures_of_run(run).items()}
+            sizes = {t.get_fontsize() for f in drawn.values() for t in f.findobj(Text) if t.get_text()}
+            assert sizes == {7.0}
+        said = " ".join(t.get_text() for t in drawn["roofline"].findobj(Text))
+    assert "no ceiling is known" in said
+
+
+@pytest.mark.parametrize(("low", "high", "least"), [(1e9, 9e9, 3), (2e9, 7e10, 3), (1e9, 1e12, 4)])
+def test_an_axis_of_few_decades_has_several_labels(low, high, least) -> None:
+    from mansard.report.figures_base import log_axis, new_figure
+
+    figure, axes = new_figure(2.0)
+    axes.set_yscale("log")
+    axes.set_ylim(low, high)
+    log_axis(axes.yaxis, str, low, high)
+    figure.draw_without_rendering()
+    seen = [t for t in axes.yaxis.get_majorticklocs() if low <= t <= high]
+    assert len(seen) >= least
+
+
+def test_letters_of_lines_keep_apart() -> None:
+    import math
+
+    from mansard.report.figures_base import letters_on_lines, new_figure
+
+    figure, axes = new_figure(2.0)
+    axes.set_xlim(0, 100)
+    axes.set_ylim(0, 100)
+    # Four lines that almost lie on each other, with the same places to choose from.
+    lines = [[(x, 50 + i) for x in range(5, 100, 5)] for i in range(4)]
+    letters_on_lines(figure, axes, lines, [(5.0, 50.0)])
+    spots = [tuple(axes.transData.transform(t.xy) / (figure.dpi / 72)) for t in axes.texts]
+    assert [t.get_text() for t in axes.texts] == list("abcd")
+    assert min(math.dist(p, q) for i, p in enumerate(spots) for q in spots[:i]) >= 9.0  # points: more than a letter
+
+
+def test_report_figures_draws_runs_and_points(tmp_path, sample) -> None:
+    from mansard.cli.report import command as report
+
+    spec = importlib.util.spec_from_file_location("report_mixed_f", Path(__file__).with_name("mixed.py"))
+    made = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = made
+    spec.loader.exec_module(made)
+    (tmp_path / "run.json").write_text(dumps(to_document(sample)))
+    (tmp_path / "detailed.json").write_text(
+        json.dumps(made.sweep_of_memory() + made.sweep_of_gemm() + made.all_reduces())
+    )
+    files = [str(tmp_path / n) for n in ("run.json", "detailed.json")]
+    out = ["-o", str(tmp_path / "p.html"), "--figures", str(tmp_path / "f"), "--as", "svg"]
+    result = CliRunner().invoke(report, [*files, *out, "--json"])
+    assert result.exit_code == 0, result.exception
+    written = json.loads(result.stdout)["figures"]
+    assert sorted(p.name for p in (tmp_path / "f").iterdir()) == sorted(Path(w).name for w in written)
+    names = {Path(w).stem for w in written}
+    assert {"roofline", "time", "operators", "bandwidth-against-working-set", "achieved-flop-s-against-n",
+            "time-of-transfers-against-size", "bus-bandwidth-against-size"} <= names  # fmt: skip
+    for file in written:
+        assert ET.parse(file).getroot().get("width") == "241.2pt"
+    (tmp_path / "p.html").unlink()
+    assert isinstance(CliRunner().invoke(report, [*files, *out]).exception, UsageError)  # figures that exist
+    assert not (tmp_path / "p.html").exists()

@@ -158,7 +158,7 @@ def _figures(files: tuple[Path, ...], output: Path | None, options: dict[str, An
     if not sources.diagnoses or len(files) > 1:
         raise UsageError(
             f"figures are of one run, the files hold {len(sources.diagnoses)}",
-            hint="give one run or diagnose document, or one profile",
+            hint="mansard report FILES --figures DIR draws any mix of results",
         )
     name, shown, _ = sources.diagnoses[0]
     others = len(sources.diagnoses) - 1

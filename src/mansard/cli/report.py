@@ -22,10 +22,25 @@ if TYPE_CHECKING:
 @click.option(
     "--ceilings", "ceilings_file", type=click.Path(path_type=Path), help="Ceilings to judge profiles against."
 )
-@click.option("--force", is_flag=True, help="Replace the output if it exists.")
+@click.option(
+    "--figures",
+    "figures_dir",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write each chart also as a figure for a paper: one column wide, SVG, PNG and PDF.",
+)
+@click.option("--as", "figure_forms", default="svg,png,pdf", show_default=True, help="Forms of the figures.")
+@click.option("--force", is_flag=True, help="Replace outputs that exist.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
 def command(
-    files: tuple[Path, ...], output: str, hardware: str | None, ceilings_file: Path | None, force: bool, as_json: bool
+    files: tuple[Path, ...],
+    output: str,
+    hardware: str | None,
+    ceilings_file: Path | None,
+    figures_dir: Path | None,
+    figure_forms: str,
+    force: bool,
+    as_json: bool,
 ) -> None:
     """Write FILES as one HTML page that opens offline.
 
@@ -36,6 +51,7 @@ def command(
       mansard report run.json -o report.html
       mansard report out/*.json trace.sqlite --hardware h100-sxm -o report.html
       mansard report run.json -o - | gzip > report.html.gz
+      mansard report run.json detailed.json --figures figures/
     """
     from mansard.core.errors import UsageError
     from mansard.report.html import render_page
@@ -48,7 +64,15 @@ def command(
     # Before any work: a run that is lost to a wrong -o is the worst kind of error message.
     _may_write(output, files, force=force)
     stdin = _stdin() if any(str(f) == "-" for f in files) else None
-    page = render_page(read(files, stdin, _question(hardware, ceilings_file)))
+    made = read(files, stdin, _question(hardware, ceilings_file))
+    page = render_page(made)
+    figures: list[Path] = []
+    if figures_dir is not None:
+        from mansard.report.figures_charts import page_figures
+
+        forms = [f.strip() for f in figure_forms.split(",") if f.strip()]
+        figures = page_figures(made, figures_dir, forms, force=force)
+        click.echo(f"wrote {len(figures)} figures to {figures_dir}", err=True)
     if output == "-":
         sys.stdout.buffer.write(page.encode("utf-8"))
         sys.stdout.buffer.flush()
@@ -59,7 +83,8 @@ def command(
     except OSError as error:
         raise UsageError(f"cannot write {target}: {error.strerror or error}", hint="choose another -o") from None
     if as_json:
-        click.echo(json.dumps({"output": str(target), "size_bytes": len(page.encode("utf-8"))}))
+        written = {"figures": [str(f) for f in figures]} if figures_dir is not None else {}
+        click.echo(json.dumps({"output": str(target), "size_bytes": len(page.encode("utf-8")), **written}))
     else:
         click.echo(f"wrote {target}", err=True)
 
