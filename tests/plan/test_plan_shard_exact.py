@@ -130,21 +130,34 @@ def scalar(name, plan, nodes):
     fore = (kernel["forward"] + (sent["tensor"] + sent["expert"]) / passes + ring_f) / depth
     back = layer - fore
 
+    # Table and head of 1024 x 256, bf16: the table waits for nothing, the head hides behind a layer.
+    outer = {
+        o: message_s(o, 2 * 1024 * 256 / tp, dp * cp, tp, nodes) for o in ("all_gather", "reduce_scatter", "all_reduce")
+    }
+    g, s, r = outer["all_gather"], outer["reduce_scatter"], outer["all_reduce"]
+
     def waits(message, behind):
         return message + (n - 1) * max(0.0, message - behind)
 
+    def ends(message, behind):
+        table, head = message, max(0.0, message - behind)
+        return [table + head] if pp == 1 else [table, *[0.0] * (pp - 2), head]
+
     each = once = 0.0
+    beside = [0.0] * pp
     if zero == 0:
-        once = waits(reduce, back)
+        once = waits(reduce, back) + max(ends(r, back))
     elif zero == 1:
-        once = waits(scatter, back) + waits(gather, fore)
+        once = waits(scatter, back) + waits(gather, fore) + max(ends(s, back)) + max(ends(g, fore))
     elif zero == 2:
-        each, once = waits(scatter, back), waits(gather, fore)
+        each, once = waits(scatter, back), waits(gather, fore) + max(ends(g, fore))
+        beside = ends(s, back)
     else:
         each = waits(gather, fore) + waits(gather + scatter, back)
+        beside = [a + b for a, b in zip(ends(g, fore), ends(g + s, back), strict=True)]
     boundary = micro * seq / cp * 256 * 2 / tp
     hop = message_s("ppermute", boundary, pp, tp * cp * dp, nodes) if pp > 1 else 0.0
-    stages = [n * layer + each for _ in range(pp)]
+    stages = [n * layer + each + b for b in beside]
     stages[0] += kernel["first"] + sent["table"]
     stages[-1] += kernel["last"]
     hand, fill = 2.0 * hop * chunks, 0.0

@@ -366,3 +366,17 @@ def test_key_heads_that_do_not_divide_rule_a_division_out(tmp_path):
     assert found.fits is True
     with pytest.raises(InfeasibleError, match="8 key heads cannot be split over 5 ranks"):
         estimate(load_model(str(path)), Request(phase="decode", context=128, plan=Plan(tp=5)))
+
+
+def test_five_sequences_on_three_stages_are_two_two_and_one():
+    # Stages work on 2, 2 and 1 sequences; all have a token when a part of two has gone through: matrices of 2 x 7,504,658,432
+    # bytes and the cache of two sequences of 32,768 tokens, 131,072 bytes each, at 4e12 B/s = 5.90 ms. One sequence a part
+    # would take 4.83 ms and yield three tokens, not five.
+    s = size_model(
+        load_model("llama-3.1-8b"), site(node=1), Job(phase="decode", context=32768, concurrency=5, devices=3)
+    )
+    assert (s.plan.tp, s.plan.pp, s.plan.dp) == (1, 3, 1)
+    floor = (2 * 7_504_658_432 + 2 * 32768 * 131072) / 4e12
+    assert floor == pytest.approx(5.90e-3, rel=1e-3)
+    assert s.time_s == pytest.approx(floor, rel=2e-3)
+    assert s.tokens_per_s == pytest.approx(5 / s.time_s)

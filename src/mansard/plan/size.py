@@ -361,8 +361,9 @@ def _timed(
     notes: tuple[str, ...],
 ) -> Sizing:  # fmt: skip
     """The times and costs of one division."""
-    # Pipeline stages each work on a part of the sequences; a step of one part is the floor of all of them.
-    sequences = max(1, job.concurrency // plan.pp // plan.dp) * plan.dp
+    # Pipeline stages each work on a part of the sequences. All sequences have their token when the fullest part has it, as in
+    # `plan.shard.serving`.
+    sequences = -(-job.concurrency // (plan.pp * plan.dp)) * plan.dp
     results = [estimate(model, request, site.machine) for request in _requests(job, plan, sequences)]
     need = memory.total_bytes
     fits: bool | Unknown = budget if isinstance(budget, Unknown) else need <= budget

@@ -109,6 +109,7 @@ class Messages:
         tensor, context, expert: In one forward pass of all layers: (divisions, sizes).
         table: Tensor messages beside the layers, both passes: (divisions, sizes).
         gather, scatter, reduce: Weights gathered, gradients scattered or reduced, of one layer: (combos,).
+        ends: The same three of the token table and of the head, which lie beside the layers: (2, combos) each.
         hand_over: From a stage to the next, once: (combos, sizes).
     """
 
@@ -119,6 +120,7 @@ class Messages:
     gather: Array
     scatter: Array
     reduce: Array
+    ends: dict[str, Array]
     hand_over: Array
 
 

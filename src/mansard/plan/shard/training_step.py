@@ -6,6 +6,8 @@ to the step exactly.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from mansard.core import dtype_bytes, is_known
@@ -149,6 +151,7 @@ def _timed(grid: TrainingGrid, scale: Scale) -> Messages:
             else:
                 table[i] += 2.0 * time_s
     columns = {name: np.zeros(len(grid.combos)) for name in ("gather", "scatter", "reduce")}
+    ends = {name: np.zeros((2, len(grid.combos))) for name in columns}
     hand = np.zeros((len(grid.combos), len(grid.sizes)))
     operations = {"gather": "all_gather", "scatter": "reduce_scatter", "reduce": "all_reduce"}
     for c, combo in enumerate(grid.combos):
@@ -159,9 +162,12 @@ def _timed(grid: TrainingGrid, scale: Scale) -> Messages:
             columns[name][c] = sum(
                 float(net.collective(operation, parts, kind).time_s(size)) for kind, size in sizes.items() if size
             )
+            for i, size in enumerate(_end_bytes(division, weights=name == "gather")):
+                if size:
+                    ends[name][i, c] = float(net.collective(operation, parts, "data").time_s(size))
         if r.pp > 1:
             hand[c] = net.collective("ppermute", parts, "pipeline").time_s(division.held.boundary * grid.sizes)
-    return Messages(**kinds, table=table, **columns, hand_over=hand)
+    return Messages(**kinds, table=table, **columns, ends=ends, hand_over=hand)
 
 
 def _layer_bytes(division: Division, depth: int, *, weights: bool) -> dict[str, float]:
@@ -171,6 +177,15 @@ def _layer_bytes(division: Division, depth: int, *, weights: bool) -> dict[str, 
     dense = held.dense_bytes if weights else held.dense * gradient
     expert = held.expert_bytes if weights else held.expert * gradient
     return {"data": dense / depth, "expert_data": expert / depth}
+
+
+def _end_bytes(division: Division, *, weights: bool) -> tuple[float, float]:
+    """Bytes of the token table and of the head that data ranks exchange; a tied head is the table again [B]."""
+    held = division.held
+    if weights:
+        return held.table_bytes, held.head_bytes
+    gradient = float(dtype_bytes(division.setting.types.gradient))
+    return held.table * gradient, (held.head or held.table) * gradient
 
 
 def step_of(grid: TrainingGrid, rows: Rows, scale: Scale = AS_IS) -> dict[str, Array]:
@@ -211,11 +226,13 @@ def step_of(grid: TrainingGrid, rows: Rows, scale: Scale = AS_IS) -> dict[str, A
     one = np.where(t["pp"] == 1, 1.0, 0.0)
     ends = [outer_f + table + one * outer_l, np.zeros(len(rows)), outer_l + one * (outer_f + table)]
     layers = [t["first"], np.where(t["pp"] > 2, t["middle"], 0.0), t["last"]]
-    each = np.stack([n * (layer + data["each"]) + e for n, e in zip(layers, ends, strict=True)])
+    data_ends = [data["each_first"], np.zeros(len(rows)), data["each_last"]]
+    each = np.stack([n * (layer + data["each"]) + e + x for n, e, x in zip(layers, ends, data_ends, strict=True)])
     slowest = np.argmax(each, axis=0)
     n = np.choose(slowest, layers)
     end_kernels = np.choose(slowest, [outer_f + one * outer_l, np.zeros(len(rows)), outer_l + one * outer_f])
     end_tensor = np.choose(slowest, [table, np.zeros(len(rows)), one * table])
+    end_data = np.choose(slowest, data_ends)
     steps = t["steps"]
     slow = np.max(each, axis=0)
     hand, fill = _hand_over(grid, t, m.hand_over[c, j], slow)
@@ -223,10 +240,11 @@ def step_of(grid: TrainingGrid, rows: Rows, scale: Scale = AS_IS) -> dict[str, A
     # Where hand-overs are overlapped, the way through the pipeline is in `fill` already.
     ways = np.where(t["chunks"] > 1, 1.0, t["pp"])
     every = depth * (layer + data["each"]) + outer_f + outer_l + table + ways * hand
+    every = every + data["each_first"] + (1.0 - one) * data["each_last"]
     parts = {
         "compute_s": steps * (n * (forward + backward) + end_kernels), "recompute_s": steps * n * again,
         "tensor_s": steps * (n * tensor + end_tensor), "context_s": steps * n * context, "expert_s": steps * n * expert,
-        "pipeline_s": steps * hand + fill, "data_s": steps * n * data["each"] + data["once"],
+        "pipeline_s": steps * hand + fill, "data_s": steps * (n * data["each"] + end_data) + data["once"],
         "bubble_s": np.maximum(0.0, every - slow) / t["chunks"], "optimizer_s": _update(grid, rows, t, rates),
     }  # fmt: skip
     total = (
@@ -270,16 +288,31 @@ def _data(
     """Messages of data ranks that are waited for: of each layer and micro-batch, and once a step; and all of them.
 
     A layer's message runs while other layers compute. The first to be gathered and the last to be scattered have nothing to
-    hide behind; the others leave what is longer than a layer.
+    hide behind, nor has the token table, whose look-up takes no time; the others leave what is longer than a layer.
+
+    Returns:
+        Of each layer and micro-batch (`each`), of the table and the head beside the layers of the first and the last stage
+        (`each_first`, `each_last`: with one stage both are the same), once a step (`once`), and all messages (`all`).
     """
     zero, steps, layers = rows.zero, t["steps"], np.maximum(t["first"], t["middle"])
     gather, scatter, reduce = (x[rows.combo] for x in (m.gather, m.scatter, m.reduce))
-    none = grid.work.overlap == "none"
+    none, single = grid.work.overlap == "none", t["pp"] == 1
+    tied = np.array([not x.held.head for x in grid.divisions])[t["division"].astype(np.int64)]
+    end = {name: x[:, rows.combo] for name, x in m.ends.items()}
+    # A table that is the head too is sent once where both are on one device.
+    alone = {name: np.where(single & tied, 0.0, x[1]) for name, x in end.items()}
 
     def waits(message: Array, layer: Array) -> Array:
         if none:
             return message * layers
         return message + (layers - 1.0) * np.maximum(0.0, message - layer)
+
+    def outer(names: Sequence[str], layer: Array) -> tuple[Array, Array]:
+        """What is waited for on the first and on the last stage, beside the layers."""
+        table = sum((end[n][0] for n in names), start=np.zeros(len(rows)))
+        head = sum((alone[n] for n in names), start=np.zeros(len(rows)))
+        head = head if none else np.maximum(0.0, head - layer)
+        return np.where(single, table + head, table), np.where(single, table + head, head)
 
     # Per micro-batch: gathers of both passes and the scatter under ZeRO 3, the scatter under ZeRO 2.
     both = np.where(zero == 3, waits(gather, forward) + waits(gather + scatter, backward), 0.0)
@@ -289,7 +322,24 @@ def _data(
     ], default=0.0)  # fmt: skip
     every = np.select([zero == 0, zero == 1, zero == 2], [
         reduce, scatter + gather, steps * scatter + gather], default=steps * (2.0 * gather + scatter)) * layers  # fmt: skip
-    return {"each": both / layers, "once": once, "all": every}
+    gathers, scatters, reduces = (
+        outer(("gather",), forward),
+        outer(("scatter",), backward),
+        outer(("reduce",), backward),
+    )
+    fetched = outer(("gather", "scatter"), backward)
+    ends = [
+        np.select([zero == 3, zero == 2], [gathers[i] + fetched[i], scatters[i]], default=0.0) for i in (0, 1)
+    ]  # fmt: skip
+    longer = [np.maximum(*x) for x in (gathers, scatters, reduces)]
+    once = once + np.select(
+        [zero == 0, zero == 1, zero == 2], [longer[2], longer[1] + longer[0], longer[0]], default=0.0
+    )
+    one = {n: np.where(single, end[n][0] + alone[n], np.maximum(end[n][0], alone[n])) for n in end}
+    every = every + np.select([zero == 0, zero == 1, zero == 2], [
+        one["reduce"], one["scatter"] + one["gather"], steps * one["scatter"] + one["gather"],
+    ], default=steps * (2.0 * one["gather"] + one["scatter"]))  # fmt: skip
+    return {"each": both / layers, "each_first": ends[0], "each_last": ends[1], "once": once, "all": every}
 
 
 def _update(grid: TrainingGrid, rows: Rows, t: dict[str, Array], rates: Rates) -> Array:
