@@ -16,6 +16,7 @@ from mansard.history.records import METRICS, Fingerprint, Measurement, Record, f
 #: Parameters of a point that say how long it was measured, not what was measured.
 _EFFORT = ("warmup_tries", "num_runs", "min_duration_s", "max_duration_s")
 _SCHEMAS = ("run", "diagnose", "ceilings", "estimate", "trace_mfu", "trace_summary", "samples")
+_MOST_BYTES = 256 << 20  # of a compressed document, once unpacked
 _DAMAGE = (AttributeError, KeyError, TypeError, ValueError, IndexError)
 
 
@@ -44,7 +45,7 @@ def read_bytes(
     from mansard.history import imports
 
     try:
-        text = raw.decode("utf-8")
+        text = _unpacked(raw, source).decode("utf-8")
     except UnicodeDecodeError:
         raise InputError(
             f"{source} is not text, expected a result document", hint="give the JSON of a mansard verb"
@@ -71,6 +72,23 @@ def read_bytes(
         source=source, schema=schema, created=created, sha256=hashlib.sha256(raw).hexdigest(), measurements=tuple(found),
         empty=_why_empty(found),
     )  # fmt: skip
+
+
+def _unpacked(raw: bytes, source: str) -> bytes:
+    """Return a document that may be compressed by gzip, as pyperf writes it where the name ends in .gz."""
+    if not raw.startswith(b"\x1f\x8b"):
+        return raw
+    import gzip
+    import io
+
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(raw)) as packed:
+            text = packed.read(_MOST_BYTES + 1)
+    except (OSError, EOFError) as error:
+        raise InputError(f"{source} is damaged: {error}", hint="gzip --test says what is wrong") from None
+    if len(text) > _MOST_BYTES:
+        raise InputError(f"{source} holds more than {_MOST_BYTES >> 20} MiB, expected a result document")
+    return text
 
 
 def read_samples(

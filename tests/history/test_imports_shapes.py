@@ -1,0 +1,253 @@
+"""Shapes that real results have and the shortest example of a format does not: figures are made up, the form is what programs write."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+import pytest
+
+from mansard.core.errors import InputError
+from mansard.history.documents import read_bytes
+from mansard.history.records import Measurement
+
+
+def figures(content: Any) -> dict[str, Measurement]:
+    raw = content if isinstance(content, str) else json.dumps(content)
+    return {m.name: m for m in read_bytes(raw.encode(), source="x").measurements}
+
+
+# --- nccl-tests ----------------------------------------------------------------------------------------------------------
+
+OLD = """\
+[1,0]<stdout>:$ ./build/all_gather_perf -b 8 -e 1K -g 2
+[1,0]<stdout>:#   Rank  0 Pid 11 on host-a device  0 [0x00] A100-SXM4-40GB
+[1,0]<stdout>:#   Rank  1 Pid 12 on host-b device  0 [0x00] A100-SXM4-40GB
+[1,0]<stdout>:#       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error
+[1,0]<stdout>:#        (B)    (elements)                     (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+[1,0]<stdout>:          16             4   float            10.00    0.00    0.00  0e+00     9.00    0.00    0.00  0e+00
+[1,0]<stdout>:        1024           256   float            20.00    0.05    0.03  4e-07    21.00    0.05    0.02  4e-07
+[1,0]<stdout>:# Out of bounds values : 0 OK
+"""
+
+
+def test_tags_of_a_launcher_blank_operations_and_errors_that_are_deviations() -> None:
+    found = figures(OLD)
+    time = found["all_gather 1024 B float out-of-place/time_s"]
+    assert (time.value, time.flaw) == (pytest.approx(20e-6), "")
+    assert time.fingerprint.parts["device_count"] == {"ranks": "2", "nodes": "2"}
+    # 16 B in 10 us is 0.0016 GB/s, which two digits do not show: said, and not left out.
+    assert found["all_gather 16 B float out-of-place/algbw_bytes_per_s"].absent
+    assert len(found) == 2 * 2 * 3
+
+
+def test_an_older_test_that_was_wrong_somewhere_is_not_believed_anywhere() -> None:
+    found = figures(OLD.replace("values : 0 OK", "values : 7 FAILED"))
+    assert {m.flaw for m in found.values()} == {"7 results of the test were out of bounds"}
+
+
+def test_many_wrong_results_are_printed_as_a_power_of_ten() -> None:
+    header = "#  size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
+    found = figures(header + "8 2 float sum -1 5.0 1.0 1.0 1e+06 6.0 1.0 1.0 0\n")
+    assert found["nccl 8 B float sum -1 out-of-place/time_s"].flaw == "1000000 results were wrong"
+    assert not found["nccl 8 B float sum -1 in-place/time_s"].flaw
+
+
+def test_columns_of_single_iterations_and_a_time_stamp_are_not_taken_for_others() -> None:
+    one = "time algbw busbw #wrong i_min i_max i_p99 i_cv%"
+    header = f"#  size count type redop root {one} {one} timestamp\n"
+    row = "1024 256 float sum -1 50.0 2.0 3.0 0 40 60 59 7.0 51.0 2.1 3.1 0 41 61 60 8.0 2026-01-02 03:04:05\n"
+    found = figures(header + row)
+    assert found["nccl 1024 B float sum -1 out-of-place/time_s"].value == pytest.approx(50e-6)
+    assert found["nccl 1024 B float sum -1 in-place/busbw_bytes_per_s"].value == pytest.approx(3.1e9)
+
+
+def test_two_tests_in_one_file_and_a_replay_in_place_alone() -> None:
+    header = "#  size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
+    row = "8 2 float sum -1 {} 1.0 1.0 0 6.0 1.0 1.0 0\n"
+    text = "# Collective test starting: all_reduce_perf\n" + header + row.format("5.0")
+    text += (
+        "# Collective test starting: broadcast_perf\n"
+        + header
+        + row.format("9.0")
+        + "16 4 float sum -1 7.0 1.0 1.0 0\n"
+    )
+    found = figures(text)
+    assert found["all_reduce 8 B float sum -1 out-of-place/time_s"].samples == pytest.approx((5e-6,))
+    assert found["broadcast 8 B float sum -1 out-of-place/time_s"].samples == pytest.approx((9e-6,))
+    assert found["broadcast 16 B float sum -1 in-place/time_s"].samples == pytest.approx((7e-6,))
+    assert "broadcast 16 B float sum -1 out-of-place/time_s" not in found
+
+
+def test_the_json_of_nccl_tests() -> None:
+    body = {"time": 50.0, "alg_bw": 20.0, "bus_bw": 35.0, "nwrong": 0.0}
+    found = figures({
+        "version": 3, "args": ["./build/all_reduce_perf", "-J", "x.json"], "env": ["HOME=/home/x", "NCCL_ALGO=Ring"], "nccl_version": 22807,
+        "config": {"devices": [{"rank": r, "hostname": "a", "device": r, "device_info": "NVIDIA H100"} for r in range(2)]},
+        "results": [{
+            "size": 1024, "count": 256, "type": "float", "redop": "sum", "root": "    -1", "out_of_place": body,
+            "in_place": {**body, "nwrong": 2.0}, "out_of_place_per_iter": {"times_us": [60.0, 62.0, 61.0]},
+        }, {"size": 8, "count": 2, "type": "float", "redop": "sum", "root": "-1", "out_of_place": None, "in_place": {**body, "nwrong": None}}],
+    })  # fmt: skip
+    time = found["all_reduce 1024 B float sum -1 out-of-place/time_s"]
+    assert time.value == pytest.approx(50e-6)
+    # The variables of the library are conditions; the rest of the environment is nobody's business.
+    assert time.fingerprint.parts["config"] == {"NCCL_ALGO": "Ring"}
+    assert time.fingerprint.parts["device_count"] == {"ranks": "2", "nodes": "1"}
+    assert found["all_reduce 1024 B float sum -1 out-of-place/latency_s"].samples == pytest.approx(
+        (60e-6, 62e-6, 61e-6)
+    )
+    assert found["all_reduce 1024 B float sum -1 in-place/time_s"].flaw == "2 results were wrong"
+    assert "all_reduce 8 B float sum -1 out-of-place/time_s" not in found
+
+
+# --- nvbandwidth ---------------------------------------------------------------------------------------------------------
+
+
+def test_latencies_of_nvbandwidth_are_times_and_no_bandwidths() -> None:
+    case = {"status": "Passed", "bandwidth_matrix": [["N/A", "649.9"], ["0", "N/A"]]}
+    found = figures({"nvbandwidth": {"testcases": [
+        {**case, "name": "device_to_device_latency_sm", "bandwidth_description": "memory latency SM GPU(row) <-> GPU(column) (ns) "},
+        {"name": "one_to_all_read_sm", "status": "Running"}, {"name": "one_to_all_read_sm", "status": "Waived"},
+    ]}})  # fmt: skip
+    latency = found["device_to_device_latency_sm 0->1/latency_s"]
+    assert (latency.value, latency.more_is_better) == (pytest.approx(649.9e-9), False)
+    assert found["device_to_device_latency_sm 1->0/latency_s"].absent == "its figure is 0"
+    assert found["one_to_all_read_sm/bytes_per_s"].absent == "Waived: no figure"
+    assert len(found) == 3
+
+
+def test_what_nvbandwidth_prints() -> None:
+    found = figures("""\
+nvbandwidth Version: v0.8
+
+CUDA Runtime Version: 12080
+Driver Version: 572.83
+
+host-a
+Device 0: NVIDIA H200 (00000000:01:00)
+Device 1: NVIDIA H200 (00000000:02:00)
+
+Running host_to_device_memcpy_ce.
+memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)
+           0         1
+ 0     50.00     51.00
+
+SUM host_to_device_memcpy_ce 101.00
+
+Waived:
+Running host_device_latency_sm.
+memory latency SM CPU(row) <-> GPU(column) (ns)
+           0         1
+ 0    600.00       N/A
+
+Running device_local_copy.
+ERROR: out of memory
+""")
+    assert found["host_to_device_memcpy_ce 0->1/bytes_per_s"].value == pytest.approx(51e9)
+    assert found["host_device_latency_sm 0->0/latency_s"].value == pytest.approx(600e-9)
+    assert found["device_local_copy/bytes_per_s"].absent == "ERROR: out of memory"
+    assert len(found) == 4
+    parts = found["host_to_device_memcpy_ce 0->0/bytes_per_s"].fingerprint.parts
+    assert (parts["device"], parts["device_count"]) == ({"name": "NVIDIA H200"}, {"devices": "2"})
+    assert parts["driver"] == {"driver": "572.83"}
+
+
+def test_a_unit_that_is_not_known_and_a_run_that_failed_are_errors() -> None:
+    case = {"name": "x", "status": "Passed", "bandwidth_matrix": [["1"]], "bandwidth_description": "x (furlongs)"}
+    with pytest.raises(InputError, match="furlongs"):
+        figures({"nvbandwidth": {"testcases": [case]}})
+    with pytest.raises(InputError, match="no device"):
+        figures({"nvbandwidth": {"error": "no device"}})
+
+
+# --- nvbench, google/benchmark, pyperf -----------------------------------------------------------------------------------
+
+
+def test_two_devices_of_nvbench_are_two_benchmarks() -> None:
+    summaries = [{"tag": "nv/cold/time/gpu/mean", "data": [{"name": "value", "type": "float64", "value": "1e-3"}]}]
+    states = [{"name": f"Device={i}", "device": i, "axis_values": None, "summaries": summaries} for i in (0, 1)]
+    content = {
+        "devices": [{"id": 0, "name": "A"}, {"id": 1, "name": "B"}],
+        "benchmarks": [{"name": "copy", "states": states}],
+    }
+    found = figures(content)
+    assert set(found) == {"copy device 0/time_s", "copy device 1/time_s"}
+    assert found["copy device 1/time_s"].fingerprint.parts["device"] == {"name": "B"}
+
+
+def test_fits_and_deviations_of_google_benchmark_are_no_times() -> None:
+    row = {"run_name": "BM", "time_unit": "us", "repetitions": 4}
+    fit = {
+        **row,
+        "name": "BM_BigO",
+        "run_type": "aggregate",
+        "aggregate_name": "BigO",
+        "real_coefficient": 2.0,
+        "big_o": "N",
+    }
+    rms = {"name": "BM_RMS", "run_name": "BM", "run_type": "aggregate", "aggregate_name": "RMS", "rms": 0.1}
+    cv = {**row, "name": "BM_cv", "run_type": "aggregate", "aggregate_name": "cv", "real_time": 0.02}
+    median = {**row, "name": "BM_median", "run_type": "aggregate", "aggregate_name": "median", "real_time": 3.0}
+    older = [
+        {"name": f"OLD/8{end}", "real_time": x, "time_unit": "ns"}
+        for end, x in (("", 5.0), ("", 7.0), ("_mean", 6.0), ("_stddev", 1.0))
+    ]
+    found = figures({"context": {"num_cpus": 8}, "benchmarks": [fit, rms, cv, median, *older]})
+    assert found["BM/time_s"].value == pytest.approx(3e-6)
+    assert found["OLD/8/time_s"].samples == pytest.approx((5e-9, 7e-9))
+    assert len(found) == 2
+
+
+def test_a_compressed_result_is_read_and_a_damaged_one_refused() -> None:
+    raw = gzip.compress(
+        json.dumps({"benchmarks": [{"metadata": {"name": "sort"}, "runs": [{"values": [0.1]}]}]}).encode()
+    )
+    (found,) = read_bytes(raw, source="x.json.gz").measurements
+    assert found.samples == (0.1,)
+    with pytest.raises(InputError, match="damaged"):
+        read_bytes(raw[:-12], source="x.json.gz")
+
+
+# --- the published suite -------------------------------------------------------------------------------------------------
+
+
+def suite(second: int, benchmark: str = "GemmBenchmark", **metrics: float) -> list[dict[str, Any]]:
+    meta = {
+        "benchmark_name": benchmark, "test_name": f"{benchmark}_{second}", "params": {"m": 4096, "num_runs": second % 7},
+        "device_info": {"platform": "tpu", "device_count": 4, "chip_version": "TPU v6e", "jax_version": "0.10.2"},
+    }  # fmt: skip
+    return [{"metadata": meta, "metrics": metrics, "raw_times_ms": []}]
+
+
+def test_names_of_the_suite_are_those_of_its_next_run() -> None:
+    first, second = (figures(suite(s, p50_ms=2.0)) for s in (1767225600, 1767312003))
+    assert set(first) == set(second) == {"GemmBenchmark m=4096/time_s"}
+    parts = first["GemmBenchmark m=4096/time_s"].fingerprint.parts
+    assert parts == second["GemmBenchmark m=4096/time_s"].fingerprint.parts
+    assert (parts["device"], parts["framework"]) == ({"name": "TPU v6e"}, {"jax": "0.10.2"})
+
+
+def test_copies_between_host_and_device_are_in_binary_units() -> None:
+    found = figures(suite(1767225600, "HostToDeviceBenchmark", p50_ms=2.0, bandwidth_gb_s=10.0))
+    # The suite divides MiB by 1024: 10 x 2^30 B/s. Its other rates are in 10^9.
+    assert found["HostToDeviceBenchmark m=4096/bytes_per_s"].value == pytest.approx(10 * 2**30)
+    other = figures(suite(1767225600, "HbmBenchmark", p50_ms=2.0, bandwidth_gb_s=10.0))
+    assert other["HbmBenchmark m=4096/bytes_per_s"].value == pytest.approx(10e9)
+
+
+@pytest.mark.parametrize("mark", [",", "\t"])
+def test_the_summary_of_the_suite(mark: str) -> None:
+    head = "m,num_runs,p50_ms,avg_ms,tflops_per_sec,bandwidth_gb_s,intensity,platform,device_count,chip_version,benchmark,test_name,KET_ms,throughput,start"
+    rows = [
+        "4096.0,10,2.0,2.1,500.0,,12.5,tpu,4,TPU v6e,GemmBenchmark,GemmBenchmark_1767225600,2.1,500.0,2026-01-01T00:00:00+00:00",
+        ",10,,,,,,tpu,4,TPU v6e,Dead,Dead_1767225601,0.0,0.0,2026-01-01T00:00:00+00:00",
+    ]
+    found = figures("\n".join([head, *rows]).replace(",", mark) + "\n")
+    time = found["GemmBenchmark m=4096/time_s"]
+    assert (time.value, time.fingerprint.parts["config"]) == (pytest.approx(2e-3), {"m": "4096"})
+    assert time.fingerprint.parts["device"] == {"name": "TPU v6e"}
+    assert found["GemmBenchmark m=4096/flop_per_s"].value == pytest.approx(5e14)
+    assert found["Dead/time_s"].absent == "no times"
+    assert len(found) == 3
