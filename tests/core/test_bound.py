@@ -117,6 +117,39 @@ def test_a_missing_peak_is_unknown_never_another_type() -> None:
     assert isinstance(verdict.share_of_ceiling, Unknown)
 
 
+def test_bytes_alone_bound_no_matrix_work_whose_peak_is_missing() -> None:
+    # 3 GB read at 60 GB/s take 50 ms, f32 work of 2 GFLOP at 200 GFLOP/s 10 ms; nothing tells what the f8 work takes.
+    work = Demand(flop={("f8_e4m3", "f32"): 2e12, ("f32", "f32"): 2e9}, read_bytes=3e9)
+    least = least_time(work, machine())
+    assert isinstance(least.time_s, Unknown)
+    assert "f8_e4m3 matrix" in least.time_s.reason
+    assert "f8_e4m3 matrix" in " ".join(least.time_s.needs)
+    assert least.no_peak == least.time_s
+    assert least.needed == (least.no_peak,)
+    assert least.partial_s == pytest.approx(0.05)
+    assert least.floor_s == pytest.approx(0.05)
+    for observed_s in (0.051, 100.0):  # near the time of its bytes or far from it: neither is a share of the work
+        verdict = judge(least, observed_s)
+        assert verdict.bound is Bound.UNDETERMINED
+        assert isinstance(verdict.share_of_ceiling, Unknown)
+        assert isinstance(verdict.headroom_s, Unknown)
+        assert "DRAM read bandwidth alone takes 50.0 ms" in verdict.reason
+
+
+def test_a_missing_peak_of_vector_work_leaves_bytes_the_bound() -> None:
+    least = least_time(Demand(vector_flop={"bf16": 1e6}, read_bytes=3e9), machine())
+    assert least.time_s == pytest.approx(0.05)
+    assert (least.no_peak, least.needed, len(least.unknown)) == (None, (), 1)
+
+
+def test_what_could_decide_is_named_where_nothing_of_it_is_bounded() -> None:
+    # Matrix work of 20 ms with a peak; no level of memory is on record, so bytes could take longer.
+    bare = Ceilings(ceilings=(peak(200e9),))
+    least = least_time(Demand(flop={("f32", "f32"): 4e9}, read_bytes=3e9), bare)
+    assert least.time_s == pytest.approx(0.02)
+    assert [u.reason for u in least.needed] == ["the machine has no memory levels on record"]
+
+
 def test_far_below_its_ceiling_is_undetermined_unless_evidence_says_more() -> None:
     least = least_time(Demand(read_bytes=128e6, write_bytes=64e6), machine())
     assert judge(least, 0.1).bound is Bound.UNDETERMINED

@@ -15,6 +15,7 @@ import numpy as np
 from mansard.core.ceilings import Area, Ceiling, Ceilings, Kind
 from mansard.core.demand import Demand, Number
 from mansard.core.evidence import Grade, worst_grade
+from mansard.core.units import format_s
 from mansard.core.unknown import Implausible, Unknown, is_known
 
 Overlap = Literal["full", "none"]
@@ -105,11 +106,15 @@ class LeastTime:
     """The least time of a demand on a machine, and what decides it.
 
     Args:
-        time_s: The bound [s], or `Unknown` where nothing could be bounded.
+        time_s: The bound [s], or `Unknown` where nothing could be bounded, or matrix work could not: what bounds the rest
+            is then no bound of the whole.
         terms: Every resource that could be bounded, the largest first.
         fixed: The launch term, if its cost is known.
         unknown: Resources that are consumed but have no ceiling.
         level: The memory level that the work was judged against.
+        no_peak: Why matrix work that the demand has could not be bounded.
+        needed: Those of `unknown` that could decide the time: matrix work, and memory or links of which nothing is bounded.
+        partial_s: What the bounded resources take [s], where that is not the whole: no run is faster, and no share is of it.
     """
 
     time_s: float | Unknown
@@ -117,6 +122,14 @@ class LeastTime:
     fixed: Term | None = None
     unknown: tuple[Unknown, ...] = ()
     level: str | None = None
+    no_peak: Unknown | None = None
+    needed: tuple[Unknown, ...] = ()
+    partial_s: float | None = None
+
+    @property
+    def floor_s(self) -> float | Unknown:
+        """A time that no run is faster than [s]: the bound, or that of the resources which could be bounded."""
+        return self.time_s if self.partial_s is None else self.partial_s
 
     @property
     def limiting(self) -> Term | None:
@@ -153,18 +166,20 @@ def least_time(
     Source: docs/design, one equation; bytes are compulsory traffic at the nearest level that holds the working set.
     """
     terms: list[Term] = []
-    missing: list[Unknown] = []
+    lost: list[tuple[Area, Unknown]] = []
 
     def add(area: Area, amount: float, ceiling: Ceiling | Unknown) -> None:
         if amount <= 0:
             return
         if isinstance(ceiling, Unknown):
-            missing.append(ceiling)
+            lost.append((area, ceiling))
         else:
             terms.append(Term(area=area, ceiling=ceiling, amount=amount, time_s=amount / ceiling.value))
 
     for (dtype, accumulate), flop in demand.flop.items():
         add(Area.COMPUTE, float(flop), ceilings.peak(dtype, accumulate=accumulate, engine="matrix", scope=scope))
+    no_peak = lost[0][1] if lost else None
+    needed = [u for _, u in lost]
     for dtype, flop in demand.vector_flop.items():
         add(Area.COMPUTE, float(flop), ceilings.peak(dtype, engine="vector", scope=scope))
     for dtype, count in demand.transcendental.items():
@@ -172,6 +187,10 @@ def least_time(
     level = _memory_terms(demand, ceilings, scope, add)
     for name, size in demand.link_bytes.items():
         add(Area.NETWORK, float(size), ceilings.link(name))
+    for area in (Area.MEMORY, Area.NETWORK):
+        if not any(t.area is area for t in terms):
+            needed += [u for a, u in lost if a is area]
+    missing = [u for _, u in lost]
 
     fixed = None
     if backend is not None and float(demand.launches) > 0:
@@ -188,9 +207,12 @@ def least_time(
         terms.sort(key=lambda t: (-parts[_unit(t)], -t.time_s))
     if not terms and fixed is None:
         reason = missing[0] if missing else Unknown("the demand consumes nothing that has a ceiling", ("a known cost",))
-        return LeastTime(time_s=reason, unknown=tuple(missing), level=level)
-    time_s = least_time_s(list(parts.values()), fixed_s=fixed.time_s if fixed else 0.0, overlap=overlap)
-    return LeastTime(time_s=float(time_s), terms=tuple(terms), fixed=fixed, unknown=tuple(missing), level=level)
+        return LeastTime(time_s=reason, unknown=tuple(missing), level=level, no_peak=no_peak, needed=tuple(needed))
+    time_s = float(least_time_s(list(parts.values()), fixed_s=fixed.time_s if fixed else 0.0, overlap=overlap))
+    return LeastTime(
+        time_s=time_s if no_peak is None else no_peak, terms=tuple(terms), fixed=fixed, unknown=tuple(missing), level=level,
+        no_peak=no_peak, needed=tuple(needed), partial_s=None if no_peak is None else time_s,
+    )  # fmt: skip
 
 
 def _unit(term: Term) -> tuple[str, str | None, str | None]:
@@ -284,9 +306,13 @@ def judge(
     limiting = least.limiting
     if isinstance(least.time_s, Unknown) or limiting is None:
         reason = least.time_s if isinstance(least.time_s, Unknown) else Unknown("nothing limits this work")
+        text = reason.reason
+        if least.partial_s is not None and limiting is not None:
+            # The rest bounds the time from below, and is named so; a share of it would say nothing of the work.
+            text += f"; its {limiting.ceiling.resource.label} alone takes {format_s(least.partial_s)}"
         return Judgement(
             bound=Bound.UNDETERMINED, limiting=None, share_of_ceiling=reason, headroom_s=reason,
-            grade=Grade.ASSUMED, reason=reason.reason,
+            grade=Grade.ASSUMED, reason=text,
         )  # fmt: skip
     share = share_of(least.time_s, observed_s, uncertainty_ratio=limiting.ceiling.uncertainty_ratio + uncertainty_ratio)
     headroom = max(0.0, observed_s - least.time_s)

@@ -174,7 +174,7 @@ def judge_one(
         )
     if what is not None:
         return least, _moving(judgement, what)
-    if judgement.bound is not Bound.UNDETERMINED:
+    if judgement.bound is not Bound.UNDETERMINED or least.no_peak is not None:
         return least, judgement
     if isinstance(judgement.share_of_ceiling, Implausible):
         return _within_nearer_level(operator, demand, call_s, ceilings) or (least, judgement)

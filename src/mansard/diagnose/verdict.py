@@ -239,9 +239,10 @@ def _communication(case: Case, rows: Sequence[JudgedOperator], share_of_step: fl
 
 def _between_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator], share_of_step: float) -> Verdict:
     seconds = case.account.by_kind[bound.value]
-    least = sum(j.least.terms[0].time_s * j.calls for j in case.judged if j.least.terms) / case.windows.count
+    bounded = [j for j in case.judged if j.least.terms and j.least.no_peak is None]
+    least = sum(j.least.terms[0].time_s * j.calls for j in bounded) / case.windows.count
     # Without the demand of most operations their least time is no share of anything.
-    all_known = sum(j.total_s for j in case.judged if j.least.terms) >= 0.5 * sum(j.total_s for j in case.judged)
+    all_known = sum(j.total_s for j in bounded) >= 0.5 * sum(j.total_s for j in case.judged)
     cost = case.ceilings.fixed_cost(case.trace.framework)
     calls = sum(r.calls for r in rows) / case.windows.count
     if bound is Bound.LATENCY:

@@ -178,12 +178,12 @@ def kernel_bound(kernel: Kernel, machine: Machine, *, backend: str | None = None
     least = least_time(demand, _served_by_memory(machine), scope=machine.scope, backend=backend)
     if kernel.kind == "communication":
         least = _with_latency(least, kernel, machine)
-    needed = _needed_unknowns(demand, least, machine)
-    if isinstance(least.time_s, Unknown):
-        return KernelBound(kernel=kernel, demand=demand, least=least, bound=Bound.UNDETERMINED, time_s=least.time_s)
+    floor_s = least.floor_s
+    if isinstance(floor_s, Unknown):
+        return KernelBound(kernel=kernel, demand=demand, least=least, bound=Bound.UNDETERMINED, time_s=floor_s)
     limiting = least.limiting
-    verdict = Bound.UNDETERMINED if needed or limiting is None else Bound(limiting.area.value)
-    return KernelBound(kernel=kernel, demand=demand, least=least, bound=verdict, time_s=least.time_s * kernel.count)
+    verdict = Bound.UNDETERMINED if least.needed or limiting is None else Bound(limiting.area.value)
+    return KernelBound(kernel=kernel, demand=demand, least=least, bound=verdict, time_s=floor_s * kernel.count)
 
 
 def _served_by_memory(machine: Machine) -> Ceilings:
@@ -199,21 +199,6 @@ def _with_latency(least: LeastTime, kernel: Kernel, machine: Machine) -> LeastTi
     if isinstance(latency, Unknown) or isinstance(least.time_s, Unknown):
         return least
     return replace(least, time_s=float(least_time_s([least.time_s], fixed_s=steps * latency)))
-
-
-def _needed_unknowns(demand: Demand, least: LeastTime, machine: Machine) -> list[Unknown]:
-    """Missing ceilings that could decide the time: matrix work, main memory and links, not small vector work."""
-    missing: list[Unknown] = []
-    for dtype, accumulate in demand.flop:
-        peak = machine.ceilings.peak(dtype, accumulate=accumulate, engine="matrix", scope=machine.scope)
-        if isinstance(peak, Unknown):
-            missing.append(peak)
-    areas = {t.area for t in least.terms}
-    if float(demand.bytes) > 0 and Area.MEMORY not in areas:
-        missing += [u for u in least.unknown if u not in missing]
-    if demand.link_bytes and Area.NETWORK not in areas:
-        missing += [u for u in least.unknown if u not in missing]
-    return missing
 
 
 def phase_bound(

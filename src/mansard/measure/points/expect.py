@@ -28,7 +28,7 @@ def call_s(work: Work, ceilings: Ceilings | None, backend: str, *, scope: str = 
     if ceilings is None or not ceilings.ceilings:
         return None
     found = least_time(demand, ceilings, scope=scope, backend=backend)
-    least = float(found.time_s) if is_known(found.time_s) else 0.0
+    least = float(found.floor_s) if is_known(found.floor_s) else 0.0
     peaks = [c.value for c in ceilings.find(scope=scope, area=Area.COMPUTE, dtype="f32")]
     if flop and any(u.reason for u in found.unknown) and peaks:
         least = max(least, flop / max(peaks))

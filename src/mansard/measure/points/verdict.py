@@ -144,6 +144,8 @@ def _least(e: Evidence, factor: float) -> LeastTime | Unknown:
     if missing is not None:
         return missing
     least = least_time(e.demand(), known, scope=e.scope, backend=e.where.backend)
+    if least.no_peak is not None:
+        return least
     fitted = by_fit(e)
     if fitted is None or isinstance(fitted.time_s, Unknown):
         return least
@@ -152,14 +154,12 @@ def _least(e: Evidence, factor: float) -> LeastTime | Unknown:
 
 
 def _missing_peak(e: Evidence, ceilings: Ceilings) -> Unknown | None:
-    """Return that the compute ceiling of a point quoted in FLOP is not known: its bytes alone would bound nothing of it."""
-    if e.work.headline != "flop":
-        return None
+    """Return that the ceiling of a point quoted in vector FLOP is not known: its bytes alone would bound nothing of it."""
     demand = e.demand()
-    peaks = [ceilings.peak(t, accumulate=a, scope=e.scope) for (t, a), flop in demand.flop.items() if float(flop) > 0.0]
-    if not peaks:
-        vector = [t for t, flop in demand.vector_flop.items() if float(flop) > 0.0]
-        peaks = [ceilings.peak(t, engine="vector", scope=e.scope) for t in vector]
+    if e.work.headline != "flop" or any(float(flop) > 0.0 for flop in demand.flop.values()):
+        return None  # of matrix work, the least time tells
+    vector = [t for t, flop in demand.vector_flop.items() if float(flop) > 0.0]
+    peaks = [ceilings.peak(t, engine="vector", scope=e.scope) for t in vector]
     return next((p for p in peaks if isinstance(p, Unknown)), None)
 
 
