@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from mansard.core.unknown import Unknown
-from mansard.history.compare import Comparison, ComparisonVerdict, Result, compare
+from mansard.history.compare import Comparison, ComparisonVerdict, Result, compare, impossible
 from mansard.history.records import Measurement, Record
 from mansard.history.rules import Rule, Rules
 
@@ -223,7 +223,7 @@ def _target(rule: Rule, found: Sequence[Measurement]) -> CheckResult:
     )
     value = m.value if len(found) == 1 else _joint(found)
     common: dict[str, Any] = {"name": m.name, "rule": rule.name, "value": value, "limit": limit, "unit": m.unit}
-    flaw = next((x.flaw for x in found if x.flaw), "")
+    flaw = next((x.flaw for x in found if x.flaw), "") or impossible(found)
     if flaw or isinstance(value, Unknown):
         verdict = "implausible" if flaw else "inconclusive"
         reason = flaw or f"nothing was measured: {value.reason}" if isinstance(value, Unknown) else flaw

@@ -292,9 +292,9 @@ def _entry(a: list[Measurement], b: list[Measurement], limits: Limits) -> Result
         if absent is not None:
             why = absent.absent or "no samples"
             return _closed(first, a, b, ComparisonVerdict.INCONCLUSIVE, code, f"nothing was measured: {why}", differs)
-    impossible = _impossible([*a, *b])
-    if impossible:
-        return _closed(first, a, b, ComparisonVerdict.IMPLAUSIBLE, "impossible_value", impossible, differs)
+    why = impossible([*a, *b])
+    if why:
+        return _closed(first, a, b, ComparisonVerdict.IMPLAUSIBLE, "impossible_value", why, differs)
     return _measured(first, a, b, limits, differs)
 
 
@@ -302,8 +302,9 @@ def _differs(a: Measurement, b: Measurement, limits: Limits) -> tuple[Difference
     return differences(a.fingerprint, b.fingerprint, allow=limits.allow, require=limits.require)
 
 
-def _impossible(both: Sequence[Measurement]) -> str:
-    for m in both:
+def impossible(measurements: Sequence[Measurement]) -> str:
+    """Return why a figure cannot be: it is not positive, or a share of more than the ceiling; empty where none is so."""
+    for m in measurements:
         for x in m.samples or (m.stated or ()):
             if not math.isfinite(x) or x <= 0:
                 return f"a sample of {m.name} is {x!r}, expected a positive number"

@@ -100,6 +100,8 @@ def read_rules(path: Path) -> Rules:
         content = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the rules {path}: {getattr(error, 'strerror', None) or error}") from None
+    except RecursionError:
+        raise UsageError(f"{path} is not valid YAML: it is nested too deeply", hint="mansard check --help") from None
     except YAMLError as error:
         raise UsageError(f"{path} is not valid YAML: {str(error).splitlines()[0]}") from None
     return rules_of(content, str(path))
@@ -202,6 +204,9 @@ def _rule(d: Any, where: str) -> Rule:
             f"{where}: {len(said)} conditions, expected exactly one", hint=f"one of {', '.join(CONDITIONS)}"
         )
     condition, value = said[0], d[said[0]]
+    # A key without its value is a limit that somebody forgot; it would pass everything.
+    if value is None or (isinstance(value, list) and None in value):
+        raise UsageError(f"{where}: {condition} is {value!r}, expected a limit", hint=f"{condition}: 25 ms, or a share")
     required = d.get("required", True)
     if not isinstance(required, bool):
         raise UsageError(f"{where}: required is {required!r}, expected true or false")
