@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from mansard.core.dtypes import dtype_bytes, short_dtype
@@ -13,6 +14,11 @@ from mansard.workload.weights import WeightStore
 
 #: Types that are stored without scales and hold every tensor of a model.
 _WIDE = ("f32", "f16", "bf16", "f64")
+#: Words that names of quantised checkpoints carry.
+_NARROW = re.compile(
+    r"(?<![A-Za-z0-9])((?:mx|nv)?fp[48]|int[48]|w[48]a(?:4|8|16)|awq|gptq|gguf|bnb|bitsandbytes|[48]-?bit)(?![A-Za-z0-9])",
+    re.I,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +75,7 @@ def storage_of(model: Model, *, dtype: str, weights: str | None = None) -> Stora
         )
     scheme = model.quantisation
     if scheme is None or isinstance(scheme, Unknown):
-        return Storage(store=store, dtype=dtype)
+        return Storage(store=store, dtype=dtype, assumed=_name_says_otherwise(model.name, dtype))
     cast = None if scheme.activation_dtype is None else short_dtype(scheme.activation_dtype)
     note = f"weights as {scheme.method} stores them; activations are " + (
         f"cast to {cast} for their products" if cast else f"multiplied in {dtype}"
@@ -78,6 +84,23 @@ def storage_of(model: Model, *, dtype: str, weights: str | None = None) -> Stora
         store=store, dtype=dtype, product_dtype=cast, cache_dtype=None if scheme.kv_dtype is None else short_dtype(scheme.kv_dtype),
         assumed=(note,),
     )  # fmt: skip
+
+
+def _name_says_otherwise(name: str, dtype: str) -> tuple[str, ...]:
+    """A note where a name speaks of narrow weights and the configuration states none: its figures may be twice too large.
+
+    >>> _name_says_otherwise("Llama-3.1-70B-Instruct-FP8", "bf16")[0].split(":")[0]
+    "the name says 'FP8', but the configuration states no quantisation"
+    >>> _name_says_otherwise("Llama-3.1-70B-Instruct", "bf16")
+    ()
+    """
+    found = _NARROW.search(name)
+    if found is None:
+        return ()
+    return (
+        f"the name says {found[1]!r}, but the configuration states no quantisation: every weight in {dtype} "
+        "(--weights, or hf_quant_config.json beside the configuration)",
+    )
 
 
 def _asked(model: Model, dtype: str, weights: str) -> Storage:
