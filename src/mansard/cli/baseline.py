@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def _offered(name: str, files: tuple[Path, ...], options: dict[str, Any]) -> int
         for _, a in added:
             click.echo(a.text)
             if a.action == "refused" and a.comparison is not None:
-                click.echo(comparison_text(a.comparison), nl=False)
+                click.echo(comparison_text(a.comparison, shutil.get_terminal_size((80, 24)).columns), nl=False)
                 click.echo("  hint: --accept REASON takes it nevertheless, and keeps the reason", err=True)
     codes = {a.exit_code for _, a in added}
     return 1 if 1 in codes else max(codes)
@@ -190,7 +191,7 @@ def trend(name: str | None, metric: str, tolerance: str, store_at: str | None, a
         records = store.baseline(name).timed() if name else store.timed_records()
     source = f"baseline {name}" if name else "the history"
     found = trends(records, metric=metric, tolerance_ratio=ratio_of(tolerance, "--tolerance"))
-    click.echo(dumps(trend_document(found, source)) if as_json else trend_text(found, source), nl=False)
+    click.echo(dumps(trend_document(found, source)) if as_json else _fitted(trend_text(found, source)), nl=False)
     return 0 if any(s.model != "too_short" for s in found) else 3
 
 
@@ -236,3 +237,9 @@ def export(name: str, output: Path | None, force: bool, store_at: str | None, as
         told = {"name": name, "output": str(output), "results": len(document["entries"])}
         click.echo(dumps({**header("baseline_export/1", {}), **told}), nl=False)
     return 0
+
+
+def _fitted(text: str) -> str:
+    from mansard.report.trace_layout import fitted
+
+    return "\n".join(fitted(text.splitlines(), shutil.get_terminal_size((80, 24)).columns)) + "\n"

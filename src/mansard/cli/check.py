@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,8 @@ def command(file: Path, **options: Any) -> int:
 
     \b
       mansard check out/detailed.json --rules rules.yaml --baseline main
-      mansard check run.json --rules rules.yaml --as junit=check.xml --as markdown=summary.md
+      mansard check run.json --rules rules.yaml --as junit=check.xml \\
+        --as markdown=summary.md
 
     Exit code 0 all rules passed, 1 a rule failed, 3 one could not be decided (inconclusive, not comparable, nothing measured).
     """
@@ -59,7 +61,7 @@ def command(file: Path, **options: Any) -> int:
     if options["as_json"]:
         click.echo(dumps(check_document(found)), nl=False)
     elif not on_stdout:
-        click.echo(check_text(found), nl=False)
+        click.echo(check_text(found, shutil.get_terminal_size((80, 24)).columns), nl=False)
     return found.exit_code
 
 

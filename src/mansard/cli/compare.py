@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +38,10 @@ def command(baseline: Path | None, candidate: Path | None, **options: Any) -> in
     \b
       mansard compare before.json after.json
       mansard compare out-before/ out-after/ --tolerance "1 %" --markdown
-      mansard compare old/detailed.json new/detailed.json --allow clock_policy --json
-      mansard compare --run-a "python bench.py" --run-b "env PYTHONPATH=new python bench.py" --rounds 30
+      mansard compare old/detailed.json new/detailed.json --allow clock_policy \\
+        --json
+      mansard compare --run-a "python bench.py" \\
+        --run-b "env PYTHONPATH=new python bench.py" --rounds 30
 
     Exit code 0 same or faster, 1 slower, 3 inconclusive, not comparable or implausible.
     """
@@ -65,7 +68,11 @@ def command(baseline: Path | None, candidate: Path | None, **options: Any) -> in
     if options["as_json"]:
         shown = dumps(text.comparison_document(found, *names))
     else:
-        shown = text.comparison_markdown(found) if options["markdown"] else text.comparison_text(found)
+        shown = (
+            text.comparison_markdown(found)
+            if options["markdown"]
+            else text.comparison_text(found, shutil.get_terminal_size((80, 24)).columns)
+        )
     write_output(options["output"], shown, force=options["force"])
     return found.exit_code
 

@@ -47,7 +47,8 @@ def command(**options: Any) -> int:
 
     \b
       mansard diagnose profile.sqlite
-      mansard diagnose trace.json.gz config.json --phase train --batch 8 --seq 4096
+      mansard diagnose trace.json.gz config.json --phase train --batch 8 \\
+        --seq 4096
       mansard diagnose rank*.json.gz --node-devices 8 --network-rate "400 Gbit/s"
       mansard diagnose profiles/ --jobs 16
       mansard diagnose trace.json.gz out/ceilings.json --target "share >= 0.6"

@@ -70,8 +70,10 @@ def command(model: str, **options: Any) -> int:
     \b
       mansard estimate llama-3.1-8b --on h100-sxm --context 4096 --batch 8
       mansard estimate config.json --on h200 --phase prefill --seq 8192 --tp 4
-      mansard estimate config.json --on b200 --phase train --seq 4096 --batch 512 --dp 64 --accumulation 8
-      mansard estimate config.json --on h200 --context 8192 --sweep batch=1,8,64 --sweep tp=1,2,4
+      mansard estimate config.json --on b200 --phase train --seq 4096 \\
+        --batch 512 --dp 64 --accumulation 8
+      mansard estimate config.json --on h200 --context 8192 --sweep batch=1,8,64 \\
+        --sweep tp=1,2,4
     """
     from mansard.cli.estimate_options import (
         deliver,

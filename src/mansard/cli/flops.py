@@ -52,7 +52,8 @@ def command(
 
     \b
       mansard flops attention --hidden-dim 4096 --seq-len 8192
-      mansard flops full_model --hidden-dim 4096 --seq-len 8192 --num-layers 32 --ffn-dim 16384 --multiplier 3
+      mansard flops full_model --hidden-dim 4096 --seq-len 8192 --num-layers 32 \\
+        --ffn-dim 16384 --multiplier 3
       mansard flops linear -M 8944 -N 2816 -K 1024
     """
     from mansard.workload.dimensions import OperationFlop, operation_flop

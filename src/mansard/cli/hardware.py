@@ -177,10 +177,12 @@ def peak_(name: str | None, folders: tuple[Path, ...], as_json: bool, **given: A
 
     \b
       mansard hardware peak grace --cores 1
-      mansard hardware peak h100-sxm --clock "1.6 GHz" --dtype tf32 --achieved "399 TFLOP/s"
+      mansard hardware peak h100-sxm --clock "1.6 GHz" --dtype tf32 \\
+        --achieved "399 TFLOP/s"
       mansard hardware peak zen5 --cores 8 --clock "4.2 GHz"
       mansard hardware peak gh200-96gb --gemm 512 --fixed-cost "12.1 us"
-      mansard hardware peak h100-sxm --mix bf16=0.25,fp8=0.75 --achieved "600 TFLOP/s"
+      mansard hardware peak h100-sxm --mix bf16=0.25,fp8=0.75 \\
+        --achieved "600 TFLOP/s"
       mansard hardware peak --units 288 --width 4 --clock "3.1 GHz"
     """
     return _peak(name, folders, as_json, given)

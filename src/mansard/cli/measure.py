@@ -108,16 +108,19 @@ def command(ctx: click.Context, /, **given: Any) -> int:
       mansard measure
       mansard measure --only memory --threads 1
       mansard measure --json | jq '.ceilings[] | select(.scope == "node")'
-    Points, from the command line or a file; lists and start..endxfactor are swept:
-      mansard measure --run gemm_generalized --m 4096 --n 4096 --k 4096 --in-dtype f32 --out-dtype f32 --impl numpy,jax
-      mansard measure --run gemm_generalized --m 512..4096x2 --n 512..4096x2 --k 1024 --in-dtype f32 --search
+    Points, from the command line or a file; lists and start..endxfactor sweep:
+      mansard measure --run gemm_generalized --m 4096 --n 4096 --k 4096 \\
+        --in-dtype f32 --out-dtype f32 --impl numpy,jax
+      mansard measure --run gemm_generalized --m 512..4096x2 --n 512..4096x2 \\
+        --k 1024 --in-dtype f32 --search
       mansard measure sweep.yaml --dry-run
       mansard measure sweep.yaml -o results --budget 600
       mansard measure sweep.yaml -o results --resume
-    The same points with another environment or commit, in turn, as on a machine that is never quiet:
+    The same points with another environment or commit, in turn, for a machine
+    that is never quiet:
       mansard measure sweep.yaml --against ../old-venv
       mansard measure --run rmsnorm --impl torch --against main
-    The areas of the machine in about 5 minutes, and a network of several processes:
+    The areas of the machine in about 5 minutes; a network of several processes:
       mansard measure --suite standard -o results
       torchrun --nproc-per-node 4 -m mansard measure -o network
     """

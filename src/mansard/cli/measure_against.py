@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -60,7 +61,7 @@ def run_against(wanted: Wanted, other: str) -> int:
     if wanted.as_json:
         click.echo(dumps(document), nl=False)
     else:
-        click.echo(comparison_text(comparison), nl=False)
+        click.echo(comparison_text(comparison, shutil.get_terminal_size((80, 24)).columns), nl=False)
         if not wanted.quiet:
             rounds = sum(len(p.orders) for p in found)
             click.echo(f"in turn, in random order: {rounds} rounds of {len(points)} points; baseline {other}", err=True)

@@ -45,7 +45,8 @@ def command(
 
     \b
       mansard validate -o mine.json
-      mansard estimate config.json --on out/ceilings.json --context 512 --calibration mine.json
+      mansard estimate config.json --on out/ceilings.json --context 512 \\
+        --calibration mine.json
       mansard validate --runs our_cluster.csv
     """
     from mansard.core.document import dumps, header, to_jsonable

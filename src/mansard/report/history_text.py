@@ -12,6 +12,7 @@ from mansard.history.check import Check, CheckResult, Outcome
 from mansard.history.compare import Comparison, Result
 from mansard.history.store import Baseline, Stored, Summary
 from mansard.report.text import clean, shorten
+from mansard.report.trace_layout import fitted
 
 _ORDER = ("slower", "implausible", "not_comparable", "inconclusive", "faster", "same")
 _FORMATS = {"s": format_s, "B/s": format_bytes_per_s, "FLOP/s": format_flop_per_s, "B": format_bytes, "1": format_ratio}
@@ -95,7 +96,7 @@ def comparison_text(found: Comparison, width: int = 100) -> str:
         figures = f"{amount(r.baseline, r.unit)} -> {amount(r.candidate, r.unit)}"
         lines.append(f"  {r.verdict.value:<14} {shorten(clean(r.name), max(20, width - 17))}")
         lines.append(f"      {figures}; {clean(r.reason)}")
-    return "\n".join([*lines, *_tail(found)]) + "\n"
+    return "\n".join(fitted([*lines, *_tail(found)], width)) + "\n"
 
 
 def comparison_markdown(found: Comparison) -> str:
@@ -156,13 +157,13 @@ def headline(found: Check) -> str:
     return f"{found.outcome.value}: {found.source}{against}: {counts or 'nothing checked'}"
 
 
-def check_text(found: Check) -> str:
+def check_text(found: Check, width: int = 100) -> str:
     """Return a gate for a terminal; every rule on every figure is listed."""
     lines = [clean(headline(found))]
     for r in ordered(found.results):
         lines.append(f"  {_MARK[r.outcome]}  {clean(r.name)}  [{clean(r.rule)}]")
         lines.append(f"        {r.verdict}: {clean(r.reason)}")
-    return "\n".join(lines) + "\n"
+    return "\n".join(fitted(lines, width)) + "\n"
 
 
 def check_markdown(found: Check) -> str:

@@ -199,7 +199,10 @@ def _front(document: Mapping[str, Any], train: bool) -> list[str]:
     near = [c for c in front if c["time_s"] <= _NEAR * front[0]["time_s"]]
     step = max(1.0, (len(near) - 1) / (_FRONT - 1))
     chosen = [near[i] for i in sorted({min(len(near) - 1, round(k * step)) for k in range(_FRONT)})]
-    lines = ["", f"  no plan beats these in time, memory{'' if train else ' and cost'} ({len(front)} in all):"]
+    lines = [
+        "",
+        f"  no plan beats these {'in time and memory' if train else 'in time, memory and cost'} ({len(front)} in all):",
+    ]
     for c in chosen:
         cost = f"{shown(c['cost'], lambda v: f'{v:.3g} USD'):>10}" if known(c["cost"]) else ""
         lines.append(

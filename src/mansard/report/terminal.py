@@ -55,7 +55,7 @@ class _Page:
         console: Collects the lines.
         ascii_only: Whether the reader's encoding is not UTF-8.
         verbose: Whether to show more rows and the whole receipt.
-        brief: Whether to keep to about forty lines: a recorded profile has long names and much that is not known.
+        brief: Whether to keep to about forty lines of 80 columns; what is cut is with -v, in --json and in the report.
     """
 
     console: Console
@@ -141,7 +141,7 @@ def render(
         legacy_windows=False, _environ={},
     )  # fmt: skip
     ascii_only = encoding.lower().replace("-", "").replace("_", "") not in ("utf8", "utf8sig")
-    brief = diagnosis.framework == "profile" and not verbose
+    brief = not verbose
     page = _Page(console=console, ascii_only=ascii_only, verbose=verbose, brief=brief)
     _headline(page, diagnosis)
     _step(page, diagnosis)
@@ -170,7 +170,7 @@ def _headline(page: _Page, d: Diagnosis) -> None:
     page.wrapped(page.clean(d.verdict.sentence), first="", style="bold", lines=0 if page.verbose else 5)
     share = figure(d.verdict.share_of_ceiling, format_ratio)
     limit = page.short(d.verdict.limiting_ceiling or "no ceiling", 30)
-    facts = f", limit {limit}, share {share}, headroom {figure(d.verdict.headroom_s, format_s)}/step"
+    facts = f", limit {limit}, share {share}, headroom {figure(d.verdict.headroom_s, format_s)}{_per_step(d)}"
     style = f"bold {_STYLES[d.verdict.bound.value]}"
     line = Text.assemble((d.verdict.bound.value, style), f"{facts}, {d.verdict.grade.value}")
     for piece in line.wrap(page.console, page.width):
@@ -187,6 +187,11 @@ def _headline(page: _Page, d: Diagnosis) -> None:
         ):
             for sentence in sentences:
                 page.wrapped(page.clean(sentence), first=f"  {title}: ")
+
+
+def _per_step(d: Diagnosis) -> str:
+    """Return what follows a time of a step; a recording without steps has only times of its whole."""
+    return "" if d.step.source == "none" else "/step"
 
 
 def _areas(page: _Page, d: Diagnosis) -> None:
@@ -378,7 +383,8 @@ def _operators(page: _Page, d: Diagnosis) -> None:
     room = page.width - sum(w + gap for w in widths.values())
     width = min(_MOST_NAME, room, max(longest, _LEAST_NAME))
     kernels = d.framework == "profile"
-    page.heading("Operators", f"per step, {len(d.operators)} in all; ? not known, ! cannot be true")
+    per = "per step" if d.step.source != "none" else "in all that was recorded"
+    page.heading("Operators", f"{per}, {len(d.operators)} in all; ? not known, ! cannot be true")
     if not d.operators:
         page.wrapped("none were recorded")
         return
@@ -420,7 +426,7 @@ def _advice(page: _Page, d: Diagnosis) -> None:
         page.wrapped("no rule found anything worth doing")
     for index, item in enumerate(d.advice[:limit], 1):
         share = f" ({format_ratio(item.gain_s / d.step.median_s)})" if d.step.median_s > 0 else ""
-        gain = f"up to {format_s(item.gain_s)}/step{share}:".replace(" ", _GLUE)
+        gain = f"up to {format_s(item.gain_s)}{_per_step(d)}{share}:".replace(" ", _GLUE)
         most = 0 if page.verbose else 2 if page.brief else 4
         page.wrapped(f"{gain} {page.tokens(page.clean(item.text))}", first=f"  {index}. ", lines=most)
         if page.verbose:
@@ -439,7 +445,7 @@ def _findings(page: _Page, d: Diagnosis) -> None:
     page.heading("Findings", more, close=True)
     for note in d.findings[:limit]:
         scope = note.code.startswith("scope")  # what makes a ratio wrong is said in full
-        most = 0 if page.verbose else 4 if scope else 1 if page.brief else 2
+        most = 0 if page.verbose else 4 if scope else 1 if page.brief else 3
         page.wrapped(page.tokens(page.clean(note.text)), first="  - ", lines=most)
 
 

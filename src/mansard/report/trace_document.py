@@ -351,9 +351,7 @@ def steps_document(timeline: Timeline, steps: ProfileSteps) -> dict[str, Any]:
             "length_s": float(steps.host_ns[index]) / 1e9, "until_next_s": float(steps.end_ns[index] - steps.start_ns[index]) / 1e9,
             "kernel_union_s": busy,
         })  # fmt: skip
-    note = (
-        "lengths are host time; kernels of a step may run in the next one; kernel_union_s is inside [start, next start)"
-    )
+    note = "lengths are host time; kernels of a step may run in the next one; kernels busy: from its start to the next start"
     return {
         **head("trace_steps/1", timeline),
         "steps_detected": steps.count,

@@ -46,13 +46,25 @@ def launches_lines(rows: Sequence[Document], limit: int) -> list[str]:
     """Return the text of launches."""
     if not rows:
         return ["", "launches: the profile does not record how kernels were launched"]
+    several = len({r["device"] for r in rows}) > 1
     cells = [
-        [r["short_name"], str(r["calls"]), format_s(r["total_s"]), *(_plain(r[k]) for k in (
+        [r["short_name"], *([str(r["device"])] if several else []), str(r["calls"]), format_s(r["total_s"]), *(_plain(r[k]) for k in (
             "blocks", "threads_per_block", "registers_per_thread")),
          _plain(r["shared_bytes_per_block"], format_bytes), _plain(r["blocks_per_unit"]), _plain(r["filled_ratio"], format_ratio)]
         for r in rows[:limit]
     ]  # fmt: skip
-    head = ["launches", "calls", "total", "blocks", "threads", "regs", "shared", "per unit", "filled"]
+    head = [
+        "launches",
+        *(["GPU"] if several else []),
+        "calls",
+        "total",
+        "blocks",
+        "threads",
+        "regs",
+        "shared",
+        "per unit",
+        "filled",
+    ]
     lines = ["", *table(head, cells)]
     if len(rows) > limit:
         lines.append(f"  ... and {len(rows) - limit} more ways (--limit)")

@@ -26,6 +26,7 @@ def validate_text(document: Mapping[str, Any], *, every: bool = False) -> str:
     """
     lines = ["How far off estimates are: each run predicted from those of other groups", ""]
     lines += _kinds(document["kinds"], document["shares"])
+    lines += _unpredicted(document["cases"])
     lines += _runs(document["cases"], every=every)
     if document["implausible"]:
         names = ", ".join(document["implausible"][:3])
@@ -36,7 +37,7 @@ def validate_text(document: Mapping[str, Any], *, every: bool = False) -> str:
         lines += [f"  {r['name']}: {r['reason']}"[:200] for r in shown]
     foreign = document["environment"].get("foreign_load_ratio")
     if isinstance(foreign, int | float) and foreign > 0.1:
-        lines += ["", f"Other programs took {foreign:.0%} of the processors meanwhile: these errors are theirs too."]
+        lines += ["", f"Other programs took {foreign:.0%} of the processors meanwhile; these errors hold that."]
     return "\n".join(lines)
 
 
@@ -74,6 +75,13 @@ def _kinds(kinds: Sequence[Mapping[str, Any]], shares: Mapping[str, Any]) -> lis
         "in band: between the bound and the slowest tenth of the others; public: the",
         "median error with the shares of public runs instead (docs/measured_runs.md)",
     ]
+
+
+def _unpredicted(cases: Sequence[Mapping[str, Any]]) -> list[str]:
+    alone = sum(1 for c in cases if not isinstance(c["error_ratio"], int | float))
+    if not alone:
+        return []
+    return ["", f"Without a prediction: {alone} of {len(cases)}, fewer than three comparable runs (all with -v)"]
 
 
 def _runs(cases: Sequence[Mapping[str, Any]], *, every: bool) -> list[str]:

@@ -27,7 +27,9 @@ def command() -> None:
     """Answer before a job is started: topology, scaling, and what fits.
 
     \b
-      mansard plan size llama-3.1-70b --on h100-sxm,h200 --context 8192 --concurrency 32
-      mansard plan topology 2x2x2 4x2x1 --on tpu-v5p --model config.json --batch 64 --seq 4096
+      mansard plan size llama-3.1-70b --on h100-sxm,h200 --context 8192 \\
+        --concurrency 32
+      mansard plan topology 2x2x2 4x2x1 --on tpu-v5p --model config.json \\
+        --batch 64 --seq 4096
       mansard plan scale --point 1:100 --point 2:53 --point 4:29 --point 8:17
     """

@@ -39,8 +39,10 @@ def command(model: str, **options: Any) -> int:
     """Compare xPyD splits of MODEL with engines that read and decode: goodput per device, and what the limits force.
 
     \b
-      mansard plan disaggregate llama-3.1-70b --on h100-sxm --prompt 4096 --output 512 --ttft "500 ms" --tpot "20 ms"
-      mansard plan disaggregate qwen3-30b-a3b --on h200 --prompt 8192 --output 256 --tpot "10 ms" --rate 40 \\
+      mansard plan disaggregate llama-3.1-70b --on h100-sxm --prompt 4096 \\
+        --output 512 --ttft "500 ms" --tpot "20 ms"
+      mansard plan disaggregate qwen3-30b-a3b --on h200 --prompt 8192 \\
+        --output 256 --tpot "10 ms" --rate 40 \\
         --kv-rate "50 GB/s"
     """
     from mansard.cli.estimate_options import may_write, parse_time

@@ -51,9 +51,12 @@ def command(model: str | None, **options: Any) -> int:
     """Say what is left of a decode step when experts (or layers) of MODEL stay on the host.
 
     \b
-      mansard plan offload qwen3-30b-a3b --on rtx-4090 --context 4096 --routing zipf:1
-      mansard plan offload deepseek-v3 --on gh200-96gb --context 4096 --routing trace:experts.json --host grace
-      mansard plan offload --link-rate "418 GB/s" --observed-rate "220 GB/s" --threads 8192 --bytes-per-thread 16 \\
+      mansard plan offload qwen3-30b-a3b --on rtx-4090 --context 4096 \\
+        --routing zipf:1
+      mansard plan offload deepseek-v3 --on gh200-96gb --context 4096 \\
+        --routing trace:experts.json --host grace
+      mansard plan offload --link-rate "418 GB/s" --observed-rate "220 GB/s" \\
+        --threads 8192 --bytes-per-thread 16 \\
         --blocks 8
     """
     from mansard.cli.estimate_options import may_write

@@ -43,9 +43,12 @@ def command(model: str, **options: Any) -> int:
     """Say which activations of MODEL to keep, to recompute and to offload, so that a step is fastest in its memory.
 
     \b
-      mansard plan remat llama-3.1-8b --on h100-sxm --seq 8192 --batch 16 --dp 8 --zero 3
-      mansard plan remat llama-3.1-8b --on gh200-96gb --seq 32768 --dp 8 --batch 8 --zero 3 --framework jax
-      mansard plan remat config.json --on ceilings.json --link-rate "25 GB/s" --seq 4096 --budget "40 GB"
+      mansard plan remat llama-3.1-8b --on h100-sxm --seq 8192 --batch 16 --dp 8 \\
+        --zero 3
+      mansard plan remat llama-3.1-8b --on gh200-96gb --seq 32768 --dp 8 \\
+        --batch 8 --zero 3 --framework jax
+      mansard plan remat config.json --on ceilings.json --link-rate "25 GB/s" \\
+        --seq 4096 --budget "40 GB"
     """
     from mansard.cli.estimate_options import may_write
     from mansard.cli.plan.deliver import deliver

@@ -37,10 +37,12 @@ def command(file: Path | None, **options: Any) -> int:
     FILE is a CSV with the columns n and time_s, one row per measurement.
 
     \b
-      mansard plan scale --scaling strong --point 1:100 --point 2:53 --point 4:29 --point 8:17
+      mansard plan scale --scaling strong --point 1:100 --point 2:53 \\
+        --point 4:29 --point 8:17
       mansard plan scale steps.csv --scaling weak
       mansard plan scale --parallel-share 0.95
-      mansard plan scale --serial "20 ms" --parallel "4 s" --message "16 GB" --link-rate "50 GB/s" --alpha "10 us"
+      mansard plan scale --serial "20 ms" --parallel "4 s" --message "16 GB" \\
+        --link-rate "50 GB/s" --alpha "10 us"
     """
     from mansard.core.document import dumps, to_jsonable
     from mansard.core.errors import UsageError

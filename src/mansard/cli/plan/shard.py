@@ -67,9 +67,12 @@ def command(model: str, **options: Any) -> int:
     """Say how to divide MODEL over many devices: every plan is built, those that fit are timed, the best is shown.
 
     \b
-      mansard plan shard llama-3.1-405b --on h100-sxm --devices 1024 --network "50 GB/s" --batch 2048 --seq 8192
-      mansard plan shard llama-3.1-8b --on tpu-v5p --topology 4x4x8 --batch 1024 --seq 4096 --micro-batch 1,2,4
-      mansard plan shard deepseek-v3 --phase serve --on h200 --devices 8,16 --network "50 GB/s" --context 9216 \\
+      mansard plan shard llama-3.1-405b --on h100-sxm --devices 1024 \\
+        --network "50 GB/s" --batch 2048 --seq 8192
+      mansard plan shard llama-3.1-8b --on tpu-v5p --topology 4x4x8 --batch 1024 \\
+        --seq 4096 --micro-batch 1,2,4
+      mansard plan shard deepseek-v3 --phase serve --on h200 --devices 8,16 \\
+        --network "50 GB/s" --context 9216 \\
         --concurrency 16,64,256 --by cost --tpot "30 ms"
     """
     from mansard.cli.estimate_options import may_write

@@ -43,9 +43,12 @@ def command(models: tuple[str, ...], **options: Any) -> int:
     MODEL is a config.json, a folder that holds one, or a shipped name; several are put side by side.
 
     \b
-      mansard plan size llama-3.1-70b --on h100-sxm,h200,mi300x --context 8192 --concurrency 32
-      mansard plan size llama-3.1-8b --phase train --seq 4096 --batch 512 --run-tokens 1T
-      mansard plan size --params 1T --params 1T/32B --dtype bf16 --on gh200-96gb --devices 21
+      mansard plan size llama-3.1-70b --on h100-sxm,h200,mi300x --context 8192 \\
+        --concurrency 32
+      mansard plan size llama-3.1-8b --phase train --seq 4096 --batch 512 \\
+        --run-tokens 1T
+      mansard plan size --params 1T --params 1T/32B --dtype bf16 --on gh200-96gb \\
+        --devices 21
     """
     from mansard.cli.estimate_options import may_write
     from mansard.cli.plan.deliver import deliver

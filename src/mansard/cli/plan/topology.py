@@ -48,8 +48,10 @@ def command(shapes: tuple[str, ...], **options: Any) -> int:
     A shape is `4x4x8` chips of a torus, `8` GPUs of a node, `2:4x4` two slices, `4:8` four nodes of eight.
 
     \b
-      mansard plan topology 2x2x2 4x2x1 --on tpu-v5p --model llama-3.1-8b --batch 64 --seq 4096
-      mansard plan topology 8 2:8 --on h200 --network "50 GB/s" --model config.json --batch 64 --seq 4096
+      mansard plan topology 2x2x2 4x2x1 --on tpu-v5p --model llama-3.1-8b \\
+        --batch 64 --seq 4096
+      mansard plan topology 8 2:8 --on h200 --network "50 GB/s" \\
+        --model config.json --batch 64 --seq 4096
     """
     from mansard.core.document import dumps, header, to_jsonable
     from mansard.core.unknown import Unknown

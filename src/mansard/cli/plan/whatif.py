@@ -43,8 +43,10 @@ def command(model: str, **options: Any) -> int:
     factor (2x), a change (+50%), a figure (4.8 TB/s), off (it costs nothing), or another element type whose peak to take.
 
     \b
-      mansard plan whatif llama-3.1-8b --on h100-sxm --context 8192 --batch 32 --set hbm=2x
-      mansard plan whatif llama-3.1-70b --on h200 --tp 8 --phase prefill --seq 8192 --set network=off --set bf16=fp8
+      mansard plan whatif llama-3.1-8b --on h100-sxm --context 8192 --batch 32 \\
+        --set hbm=2x
+      mansard plan whatif llama-3.1-70b --on h200 --tp 8 --phase prefill \\
+        --seq 8192 --set network=off --set bf16=fp8
     """
     from mansard.cli.estimate_options import may_write, parse_time, tower_tokens_of
     from mansard.cli.plan.deliver import deliver

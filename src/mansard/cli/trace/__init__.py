@@ -25,5 +25,6 @@ def command() -> None:
 
     \b
       mansard trace summary profile.sqlite
-      mansard trace mfu profile.sqlite --region train_step --flops "132 TFLOP" --peak "989 TFLOP/s"
+      mansard trace mfu profile.sqlite --region train_step --flops "132 TFLOP" \\
+        --peak "989 TFLOP/s"
     """

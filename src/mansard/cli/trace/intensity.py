@@ -44,7 +44,8 @@ def command(**options: Any) -> int:
     Exit code 3 where the bound is undetermined or a share is above 1.
 
     \b
-      mansard trace intensity profile.sqlite --device 0 --flops 1e14 --bytes 5e11 --peak "989 TFLOP/s" --bandwidth "3.35 TB/s"
+      mansard trace intensity profile.sqlite --device 0 --flops 1e14 \\
+        --bytes 5e11 --peak "989 TFLOP/s" --bandwidth "3.35 TB/s"
       mansard trace intensity trace.json.gz --hardware h100-sxm
     """  # fmt: skip
     from mansard.cli.trace.amounts import amounts

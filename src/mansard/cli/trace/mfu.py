@@ -94,8 +94,10 @@ def command(**options: Any) -> int:
     the region's kernels. Exit code 3 where a ratio is above 1, or not known.
 
     \b
-      mansard trace mfu profile.sqlite --region train_step --flops "132 TFLOP" --peak "989 TFLOP/s"
-      mansard trace mfu profile.sqlite --region step --model config.json --phase train --batch 8 --seq 4096 --dtype bf16
+      mansard trace mfu profile.sqlite --region train_step --flops "132 TFLOP" \\
+        --peak "989 TFLOP/s"
+      mansard trace mfu profile.sqlite --region step --model config.json \\
+        --phase train --batch 8 --seq 4096 --dtype bf16
     """  # fmt: skip
     from mansard.cli.trace.common import deliver, device_index, read, with_demands
     from mansard.core.unknown import is_known
