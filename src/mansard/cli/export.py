@@ -132,19 +132,11 @@ def _perfetto(files: tuple[Path, ...], question: Question, options: dict[str, An
 
 
 def _question(options: dict[str, Any]) -> Question:
-    from mansard.core.ceilings import ceilings_from_json
-    from mansard.core.document import read_document
-    from mansard.core.errors import InputError
+    from mansard.core.ceilings import read_ceilings
     from mansard.diagnose.profile import Question
 
-    path, ceilings = options["ceilings_file"], None
-    if path is not None:
-        document = read_document(path, "ceilings/1")
-        try:
-            ceilings = ceilings_from_json(document, source=str(path))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{path} is a damaged ceilings document: {error}") from None
-    return Question(hardware=options["hardware"], ceilings=ceilings)
+    path = options["ceilings_file"]
+    return Question(hardware=options["hardware"], ceilings=read_ceilings(path) if path is not None else None)
 
 
 def _figures(files: tuple[Path, ...], output: Path | None, options: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import sys
@@ -33,6 +34,7 @@ VERBS: dict[str, tuple[str, str]] = {
 }
 
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 PIPE_CLOSED = 141  # as a shell shows a program that SIGPIPE ended: 128 + 13
 
 
@@ -55,15 +57,18 @@ def main(argv: list[str] | None = None) -> None:
     except (click.exceptions.Abort, KeyboardInterrupt):
         code = 130
     except click.ClickException as error:
-        error.show()
-        code = error.exit_code
+        code = _refused(error, args)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         if sys.stdout is not stdout:  # click puts another there, before it ends with 1, where nobody reads
             code = PIPE_CLOSED
     except Exception as error:
         code = _explained(error, args)
-    sys.exit(code if _written_out() else PIPE_CLOSED)
+    if not _written_out():
+        code = PIPE_CLOSED
+    elif not _kept():
+        code = code or 4
+    sys.exit(code)
 
 
 def _written_out() -> bool:
@@ -71,19 +76,75 @@ def _written_out() -> bool:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        _to_nowhere()
         return False
     except (AttributeError, OSError, ValueError):  # none, closed or replaced by the program; a full disk is no pipe
         return True
     return True
 
 
+def _kept() -> bool:
+    """Return whether what is left of stdout found room; else say so, and what the interpreter writes at its end goes nowhere."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            return True  # closed by the program that `run` started
+        _no_room(error)
+        return False
+    except (AttributeError, ValueError):
+        return True
+    return True
+
+
+def _no_room(error: OSError) -> None:
+    click.echo(f"mansard: cannot write to stdout: {error.strerror}", err=True)
+    _to_nowhere()
+
+
+def _to_nowhere() -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def _refused(error: click.ClickException, args: list[str]) -> int:
+    """Print what is wrong with the command line, as JSON where that was asked for, and return the exit code."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    try:
+        as_json = _wants_json(args)
+    except click.ClickException:  # of a line that cannot be read
+        as_json = False
+    if not as_json:
+        error.show()
+        return error.exit_code
+    hint = f"{context.command_path} --help" if context is not None else ""
+    with contextlib.suppress(BrokenPipeError):
+        click.echo(json.dumps({"error": {"code": "usage", "message": error.format_message(), "hint": hint}}))
+    return error.exit_code
+
+
+def _environment_error(error: OSError | MemoryError) -> Exception:
+    """Return the error to print for a file or a machine that cannot be used."""
+    from mansard.core.errors import InputError
+
+    if isinstance(error, MemoryError):
+        return InputError("there is not enough memory for this", hint="ask for less at once, or use a larger machine")
+    where = f" {error.filename}" if error.filename is not None else ""
+    return InputError(
+        f"cannot use{where or ' a file'}: {error.strerror or error}", hint="check the path and its rights"
+    )
+
+
 def _explained(error: Exception, args: list[str]) -> int:
     """Print an expected error in one line with its hint and return its exit code; a defect keeps its traceback."""
     from mansard.core.errors import MansardError
 
+    if isinstance(error, OSError) and error.filename is None and error.errno in NO_ROOM:
+        _no_room(error)
+        return 4
+    if isinstance(error, OSError | MemoryError):
+        error = _environment_error(error)
     if not isinstance(error, MansardError):
         raise error
     if _wants_json(args):

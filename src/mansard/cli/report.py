@@ -99,19 +99,11 @@ def _stdin() -> str:
 
 
 def _question(hardware: str | None, ceilings_file: Path | None) -> Question:
-    from mansard.core.ceilings import ceilings_from_json
-    from mansard.core.document import read_document
-    from mansard.core.errors import InputError
+    from mansard.core.ceilings import read_ceilings
     from mansard.diagnose.profile import Question
 
-    ceilings = None
-    if ceilings_file is not None:
-        document = read_document(ceilings_file, "ceilings/1")
-        try:
-            ceilings = ceilings_from_json(document, source=str(ceilings_file))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{ceilings_file} is a damaged ceilings document: {error}") from None
-    return Question(hardware=hardware, ceilings=ceilings)
+    path = ceilings_file
+    return Question(hardware=hardware, ceilings=read_ceilings(path) if path is not None else None)
 
 
 def _may_write(output: str, sources: tuple[Path, ...], *, force: bool) -> None:

@@ -275,19 +275,11 @@ def _columns() -> int:
 
 def _ceilings(path: Path | None, talk: Any) -> Ceilings:
     """Return the ceilings given, the cached ones, or measure the few that a run needs."""
-    from mansard.core.ceilings import ceilings_from_json
-    from mansard.core.document import read_document
+    from mansard.core.ceilings import read_ceilings
     from mansard.measure import load_cached
 
     if path is not None:
-        document = read_document(path, "ceilings/1")
-        try:
-            return ceilings_from_json(document, source=str(path))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            what = f"{type(error).__name__}: {error}"
-            raise InputError(
-                f"{path} is a damaged ceilings document ({what})", hint="mansard measure -o FOLDER"
-            ) from None
+        return read_ceilings(path)
     cached = load_cached()
     return cached if cached is not None else _measure_now(None, talk)
 

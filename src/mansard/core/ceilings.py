@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from mansard.core.document import damage_named, read_document
 from mansard.core.evidence import Grade
 from mansard.core.unknown import Unknown
 
@@ -42,7 +46,7 @@ _PREFERENCE = (Kind.MEASURED, Kind.DERIVED, Kind.DECLARED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """One thing that work can use up. Only the fields of its area are set.
+    """One thing that work can use up. Only the fields of its area are set, and they are texts.
 
     Args:
         area: Compute, memory, network, host link or latency.
@@ -64,6 +68,12 @@ class Resource:
     store: str | None = None
     link: str | None = None
     backend: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise TypeError(f"{name} of a resource is {value!r:.60}, expected a text")
 
     @property
     def label(self) -> str:
@@ -152,6 +162,16 @@ class MemoryLevel:
     level: str
     capacity_bytes: float
     instances: int = 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.level, str):
+            raise TypeError(f"level is {self.level!r:.60}, expected a text")
+        for name in ("capacity_bytes", "instances"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+                raise TypeError(f"{name} of {self.level} is {value!r:.60}, expected a number")
+            if not value > 0:  # NaN is not; one level that holds everything is
+                raise ValueError(f"{name} of {self.level} is {value!r}, expected a positive number")
 
     def capacity(self, scope: str) -> float:
         """Capacity that `scope` can use [B]: one instance for a core, all of them for a node."""
@@ -285,9 +305,23 @@ def ceiling_from_json(item: Mapping[str, Any]) -> Ceiling:
         kind=Kind(item["kind"]),
         scope=str(item["scope"]),
         ci95=(float(item["ci95"][0]), float(item["ci95"][1])) if item.get("ci95") else None,
-        conditions=item.get("conditions", {}),
+        conditions=_mapping(item, "conditions"),
         source=str(item.get("source", "")),
     )
+
+
+def _mapping(item: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = item.get(key, {})
+    if not isinstance(found, Mapping):
+        raise TypeError(f"{key} is {found!r:.60}, expected an object")
+    return found
+
+
+def _mappings(item: Mapping[str, Any], key: str) -> Sequence[Mapping[str, Any]]:
+    found = item.get(key, ())
+    if not isinstance(found, list | tuple) or not all(isinstance(f, Mapping) for f in found):
+        raise TypeError(f"{key} is {found!r:.60}, expected a list of objects")
+    return found
 
 
 def ceilings_from_json(document: Mapping[str, Any], *, source: str = "") -> Ceilings:
@@ -295,8 +329,19 @@ def ceilings_from_json(document: Mapping[str, Any], *, source: str = "") -> Ceil
     return Ceilings(
         ceilings=tuple(ceiling_from_json(item) for item in document["ceilings"]),
         levels=tuple(MemoryLevel(**level) for level in document.get("levels", ())),
-        machine=document.get("environment", {}),
-        fits=document.get("fits", ()),
-        curves=document.get("curves", ()),
+        machine=_mapping(document, "environment"),
+        fits=_mappings(document, "fits"),
+        curves=_mappings(document, "curves"),
         source=source,
     )
+
+
+def read_ceilings(path: Path) -> Ceilings:
+    """Return the `Ceilings` of a `ceilings.json` file.
+
+    Raises:
+        InputError: it is missing, of another kind, or damaged.
+    """
+    document = read_document(path, "ceilings/1")
+    with damage_named(f"{path} is a damaged ceilings document", hint="write it again: mansard measure -o FOLDER"):
+        return ceilings_from_json(document, source=str(path))

@@ -138,8 +138,8 @@ def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
 
 def _three(x: float) -> str:
     """Three significant digits without an exponent for the magnitudes that occur in tables."""
-    if x == 0:
-        return "0"
+    if x == 0 or not math.isfinite(x):
+        return "0" if x == 0 else str(x)
     x = float(f"{x:.3g}")
     magnitude = math.floor(math.log10(abs(x)) + 1e-12)
     return f"{x:.{min(max(0, 2 - magnitude), 6)}f}"

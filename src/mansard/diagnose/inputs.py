@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mansard.core.ceilings import Ceilings, ceilings_from_json
-from mansard.core.document import read_document
+from mansard.core.ceilings import Ceilings, read_ceilings
+from mansard.core.document import parse_json, read_document
 from mansard.core.errors import InputError, UsageError
 
 _HEAD = 1 << 16
@@ -127,17 +126,13 @@ def load_ceilings(path: Path) -> Ceilings:
     Raises:
         InputError: It is damaged.
     """
-    document = read_document(path, "ceilings/1")
-    try:
-        return ceilings_from_json(document, source=str(path))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path} is a damaged ceilings document: {error}", hint="mansard measure -o FOLDER") from None
+    return read_ceilings(path)
 
 
 def _points(path: Path) -> list[dict[str, Any]]:
     try:
-        elements = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        elements = parse_json(path.read_text(encoding="utf-8"), str(path), hint="mansard measure -o FOLDER")
+    except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is no list of measured points: {error}", hint="mansard measure -o FOLDER") from None
     if not isinstance(elements, list) or not all(isinstance(e, dict) and "metadata" in e for e in elements):
         raise InputError(f"{path} is no list of measured points", hint="mansard measure -o FOLDER")

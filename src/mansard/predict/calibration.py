@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mansard.core import Grade, Unknown
-from mansard.core.document import read_document
-from mansard.core.errors import InputError
+from mansard.core.document import damage_named, read_document
 from mansard.predict.bound import PhaseBound
 from mansard.predict.estimate import Estimate
 
@@ -125,14 +124,10 @@ def read_shares(path: Path) -> dict[str, Share]:
         InputError: it is no such document.
     """
     body = read_document(path, VALIDATION)
-    try:
+    with damage_named(f"{path}: the shares cannot be read", hint="mansard validate -o FILE"):
         return {
             str(kind): Share(
                 median=float(s["median"]), low=float(s["low"]), count=int(s["count"]), basis=str(s["basis"])
             )
             for kind, s in body["shares"].items()
         }
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{path}: the shares cannot be read: {type(error).__name__}: {error}", hint="mansard validate -o FILE"
-        ) from None

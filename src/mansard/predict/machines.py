@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mansard.core.errors import InputError
 from mansard.predict.bound import Machine, machine_of
 
 
@@ -20,17 +19,9 @@ def load_machine(name_or_path: str, *, scope: str | None = None) -> Machine:
     """
     path = Path(name_or_path)
     if path.suffix == ".json":
-        from mansard.core.ceilings import ceilings_from_json
-        from mansard.core.document import read_document
+        from mansard.core.ceilings import read_ceilings
 
-        document = read_document(path, "ceilings/1")
-        try:
-            found = ceilings_from_json(document, source=str(path))
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                f"{path}: a ceiling cannot be read: {error}", hint="write it with mansard measure"
-            ) from None
-        return machine_of(found, name=str(path), scope=scope)
+        return machine_of(read_ceilings(path), name=str(path), scope=scope)
     from mansard.hardware import ceilings, load
     from mansard.hardware.on_paper import instances
 

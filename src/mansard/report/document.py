@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from mansard.core import Bound, Grade, Implausible, InputError, Unknown
 from mansard.core.ceilings import ceiling_from_json
-from mansard.core.document import header, to_jsonable
+from mansard.core.document import DAMAGE, damage_in_words, header, to_jsonable
 from mansard.diagnose.records import (
     Advice,
     AreaShare,
@@ -81,10 +81,10 @@ def from_document(document: Mapping[str, Any]) -> Diagnosis:
         return _diagnosis(document)
     except InputError:
         raise
-    except KeyError as error:
-        raise InputError(f"the {schema} document lacks the key {error}", hint="the file may be cut short") from None
-    except (TypeError, ValueError, AttributeError, IndexError) as error:
-        raise InputError(f"the {schema} document has a value of the wrong type: {error}") from None
+    except DAMAGE as error:
+        raise InputError(
+            f"the {schema} document is damaged: {damage_in_words(error)}", hint="the file may be cut short"
+        ) from None
 
 
 def _diagnosis(d: Mapping[str, Any]) -> Diagnosis:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mansard.core.ceilings import Ceilings, ceilings_from_json
-from mansard.core.document import to_jsonable
+from mansard.core.document import damage_named, parse_json, to_jsonable
 from mansard.core.errors import InputError, MansardError
 from mansard.diagnose.profile import Question, diagnose_profile
 from mansard.diagnose.records import Diagnosis
@@ -25,7 +24,6 @@ from mansard.trace.timeline import Timeline
 
 #: Kinds of document that a page can show, beside points and recorded profiles.
 KNOWN = (*SCHEMAS, "ceilings/1", *kinds.KINDS)
-_DAMAGE = (AttributeError, KeyError, TypeError, ValueError, IndexError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,12 +143,14 @@ class _Reader:
             )
         self.points.append((self.key, name, content))
         self.environments.append((name, "points", content[0].get("environment") or {}))
-        self.headlines.append(points.headline(content))
-        self.files.append((name, "points (detailed.json)", points.headline(content)))
+        with damage_named(f"{name} has a damaged point", hint="measure again"):
+            headline = points.headline(content)
+        self.headlines.append(headline)
+        self.files.append((name, "points (detailed.json)", headline))
 
     def _document(self, document: dict[str, Any], name: str) -> None:
         schema = document.get("schema")
-        try:
+        with damage_named(f"{name} is a damaged {schema} document"):
             if schema in SCHEMAS:
                 self._diagnosis(document, name)
             elif schema == "ceilings/1":
@@ -160,13 +160,6 @@ class _Reader:
                 self.files.append((name, "ceilings", f"{len(found.ceilings)} ceilings"))
             else:
                 self._other(document, name)
-        except _DAMAGE as error:
-            word = (
-                f"lacks the key {error}" if isinstance(error, KeyError) else f"has a value of the wrong type: {error}"
-            )
-            raise InputError(
-                f"{name} is a damaged {schema} document: it {word}", hint="the file may be cut short"
-            ) from None
         environment = document.get("environment")
         if len(self.diagnoses) == 1 and schema in SCHEMAS:
             return  # the receipt of the run that heads the page has it
@@ -222,10 +215,8 @@ class _Reader:
         out += [*self._ranks(), *self.sections]
         known = self.ceilings[0][2] if self.ceilings else None
         for key, name, elements in self.points:
-            try:
+            with damage_named(f"{name} has a damaged point", hint="measure again"):
                 out += points.sections(elements, known, key=key, name=name)
-            except _DAMAGE as error:
-                raise InputError(f"{name} has a damaged point: {error!r}", hint="measure again") from None
         for key, name, found, document in self.ceilings:
             out += machine.sections(found, document, key=key, name=name)
         if head is not None and not self.ceilings:
@@ -251,13 +242,11 @@ def content_of(path: Path, stdin: str | None) -> dict[str, Any] | list[Any] | No
     name = "stdin" if stdin is not None else str(path)
     try:
         text = stdin if stdin is not None else path.read_text(encoding="utf-8")
-        content = json.loads(text)
     except OSError as error:
         raise InputError(f"cannot read {name}: {error.strerror or error}", hint="check the path") from None
-    except json.JSONDecodeError as error:
-        raise InputError(f"{name} is not valid JSON: line {error.lineno}, column {error.colno}: {error.msg}") from None
-    except (UnicodeDecodeError, RecursionError) as error:
+    except UnicodeDecodeError as error:
         raise InputError(f"{name} is not valid JSON: {error}") from None
+    content = parse_json(text, name)
     if not isinstance(content, dict | list):
         raise InputError(f"{name} is not a run document: expected a JSON object or a list of points")
     return content

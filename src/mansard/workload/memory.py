@@ -101,11 +101,16 @@ def fit(
     if isinstance(capacity_bytes, Unknown):
         return capacity_bytes
     budget = capacity_bytes * fraction
+    devices_at_least = need_bytes * devices / budget if budget > 0 else math.inf
+    if not math.isfinite(devices_at_least):
+        raise UsageError(
+            f"the memory fraction {fraction} of {capacity_bytes:.3g} B leaves no memory for {need_bytes:.3g} B"
+        )
     return Fit(
         fits=need_bytes <= budget,
         need_bytes=need_bytes,
         budget_bytes=budget,
-        devices_at_least=math.ceil(need_bytes * devices / budget),
+        devices_at_least=math.ceil(devices_at_least),
     )
 
 

@@ -139,6 +139,8 @@ def parse_yaml(text: str, name: str) -> Value:
         raise config_error(
             place, f"is not YAML: {error.problem or error}", hint="check indentation, colons and quotes"
         ) from error
+    except RecursionError:
+        raise config_error(Place(file=name), "is nested too deeply") from None
     except YAMLError as error:
         raise config_error(Place(file=name), f"is not YAML: {error}") from error
     if len(nodes) > 1:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mansard.core import Bound, Unknown
+from mansard.core.document import damage_named
 from mansard.core.errors import UsageError
 from mansard.diagnose.records import Diagnosis
 from mansard.report.exports.sources import Sources
@@ -39,7 +40,9 @@ def to_junit(sources: Sources) -> str:
     """
     suites = [(name, list(_check(document))) for name, document in sources.checks]
     suites += [(name, list(_run(d, document))) for name, d, document in sources.diagnoses]
-    suites += [(name, [_point(e) for e in elements]) for name, elements in sources.points]
+    for name, elements in sources.points:
+        with damage_named(f"{name} has a damaged point", hint="measure again"):
+            suites.append((name, [_point(e) for e in elements]))
     if not suites:
         raise UsageError(
             f"nothing passes or fails in {sources.kinds}",

@@ -11,6 +11,7 @@ from typing import Any
 
 from mansard.core import Implausible, Unknown, is_known
 from mansard.core.ceilings import Ceiling
+from mansard.core.document import damage_named
 from mansard.diagnose.records import Diagnosis
 from mansard.report.exports.sources import Sources
 from mansard.report.frames import why
@@ -87,7 +88,8 @@ def to_openmetrics(sources: Sources) -> str:
             _ceiling(out, name, c)
     for name, elements in sources.points:
         for element in elements:
-            _point(out, name, element)
+            with damage_named(f"{name} has a damaged point", hint="measure again"):
+                _point(out, name, element)
     return out.text()
 
 

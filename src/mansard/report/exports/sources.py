@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mansard.core.ceilings import Ceilings, ceilings_from_json
+from mansard.core.document import DAMAGE, damage_in_words
 from mansard.core.errors import InputError, UsageError
 from mansard.diagnose.profile import Question, diagnose_profile
 from mansard.diagnose.records import Diagnosis
@@ -24,8 +25,6 @@ from mansard.report.frames import (
 )
 from mansard.report.material import content_of
 from mansard.trace.open import open_trace
-
-_DAMAGE = (AttributeError, KeyError, TypeError, ValueError, IndexError)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,6 +85,15 @@ def _points(content: list[Any], name: str, out: Sources) -> None:
         raise InputError(
             f"{name} is a list, but not one of detailed/1 points", hint="expected detailed.json of mansard measure"
         )
+    for at, e in enumerate(content):
+        meta = e.get("metadata")
+        texts = ("benchmark", "test_name", "impl")
+        if not isinstance(meta, dict) or not all(isinstance(meta.get(t, ""), str) for t in texts):
+            raise InputError(f"{name} has a damaged point: metadata of number {at} is no object", hint="measure again")
+        if not isinstance(e.get("metrics"), dict) or not isinstance(e.get("state"), str):
+            raise InputError(
+                f"{name} has a damaged point: number {at} has no metrics or no state", hint="measure again"
+            )
     out.points.append((name, content))
 
 
@@ -108,9 +116,9 @@ def _document(document: dict[str, Any], name: str, out: Sources) -> None:
             )
     except InputError as error:
         raise error if name in error.message else InputError(f"{name}: {error.message}", hint=error.hint) from None
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise InputError(
-            f"{name} is a damaged {schema} document: {error!r:.200}", hint="the file may be cut short"
+            f"{name} is a damaged {schema} document: {damage_in_words(error)}", hint="the file may be cut short"
         ) from None
 
 

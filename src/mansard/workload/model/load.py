@@ -36,8 +36,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise InputError(f"{path} is not text, expected a model's config.json") from None
     try:
-        value = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+        value = json.loads(text)  # a published configuration may hold Infinity, such as a limit of a time step
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not valid JSON: {error}", hint="expected a model's config.json") from None
     if not isinstance(value, dict):
         raise InputError(
