@@ -11,6 +11,8 @@ from mansard.trace.collectives_of import bus_factor
 
 #: Name of the link between nodes, where its rate was given.
 BETWEEN_NODES = "network"
+#: Name of the link between host and device where nothing tells what it is; no ceiling has it.
+UNKNOWN_HOST = "host"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from mansard.core import Demand, Unknown
 from mansard.core.grouping import groups
 from mansard.core.intervals import EMPTY, IntervalSet, difference, intersection, merge, union
-from mansard.diagnose.links import Links
+from mansard.diagnose.links import UNKNOWN_HOST, Links
 from mansard.diagnose.profile_kernels import kernel_kinds
 from mansard.diagnose.profile_parts import parts_of_work
 from mansard.trace.categories import Rules, shipped_rules
@@ -209,9 +209,8 @@ def _copy_demand(way: CopyKind, size: int, links: Links) -> Demand | Unknown:
     if size < 0:
         return Unknown("the size of this copy is not recorded")
     if way in _HOST_COPIES:
-        if links.host is None:
-            return Unknown("the link between host and device is not known", ("--hardware",))
-        return Demand(link_bytes={links.host: float(size)})
+        # Its bytes are known whatever is known of the link: a rate can be shown, and a share asks for the ceiling.
+        return Demand(link_bytes={links.host or UNKNOWN_HOST: float(size)})
     if way in _DEVICE_COPIES:
         return Demand(read_bytes=float(size), write_bytes=float(size))
     if way is CopyKind.PEER_TO_PEER and links.peer is not None:

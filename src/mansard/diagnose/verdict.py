@@ -19,6 +19,7 @@ from mansard.diagnose.areas import (
     share_and_least,
     shares_by_category,
 )
+from mansard.diagnose.host_copies import copy_evidence
 from mansard.diagnose.judge_operators import JudgedOperator
 from mansard.diagnose.links import place_of
 from mansard.diagnose.records import Verdict
@@ -275,24 +276,24 @@ def _between_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator]
         sentence = f"Host-bound: {doing}."
         evidence = [f"{words[c]}: {format_s(t)} a step [measured]" for t, c in causes]
     headroom: float | Unknown = seconds
+    share: float | Unknown | Implausible = WAITING
+    if bound is Bound.LATENCY and all_known:
+        share = share_of(least, case.account.step_s)
     if bound is Bound.HOST and rows:
         copying = copy_seconds(case)
         headroom = host_headroom(case, share_and_least(rows)[0], case.per_step_s(rows))
-        pageable = sum(r.total_s for r in rows if "pageable" in r.operator.formula) / case.windows.count
-        if copying > 0.1 * seconds and pageable <= 0 and case.trace.framework == "profile":
-            evidence.append(
-                "whether their memory is pinned is not recorded; from pageable memory the link is not filled [assumed]"
-            )
-        if pageable > 0:
-            evidence.append(
-                f"{format_s(pageable)} of them from or to pageable memory; pinned memory goes at the link's rate [measured]"
-            )
+        if copying > 0.1 * seconds:
+            evidence += copy_evidence(case)
+        if copying > 0.5 * seconds:
+            share = share_and_least(rows)[0]
+            limiting = rows[0].judgement.limiting
+            label = limiting.ceiling.resource.label if limiting is not None else label
     return Verdict(
         bound=bound,
         limiting_ceiling=label,
         level=None,
         link=None,
-        share_of_ceiling=share_of(least, case.account.step_s) if bound is Bound.LATENCY and all_known else WAITING,
+        share_of_ceiling=share,
         headroom_s=headroom,
         time_share=share_of_step,
         grade=Grade.MEASURED if bound is Bound.HOST else Grade.MODELLED,

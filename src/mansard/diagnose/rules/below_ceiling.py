@@ -11,6 +11,7 @@ from __future__ import annotations
 from mansard.core import Area, Bound, is_known
 from mansard.core.units import format_s
 from mansard.diagnose.case import Case, Change, Proposal
+from mansard.diagnose.host_copies import is_small
 from mansard.diagnose.shortfall import shortfall_text
 
 _HOW = {
@@ -52,7 +53,11 @@ def below_ceiling(case: Case) -> Proposal | None:
         how = _HOW.get((area, case.trace.framework)) or _OF_ANY.get(area)
         told = case.facts.transfers.get(row.index)
         if area is Area.HOST and told is not None and told.pinned:
-            how = "its memory is pinned: look for pieces that are too small, other traffic on the link, or memory of a farther socket"
+            small = "pieces that are too small, " if is_small(case, row) else ""
+            how = (
+                f"its memory is pinned: look for {small}other traffic on the link, fewer lanes or an older generation than the "
+                "ceiling's, or memory of a farther socket"
+            )
         gain = case.headroom_s([row])
         if how is not None and gain > best_gain:
             best, best_gain, best_how = row, gain, how
