@@ -292,7 +292,7 @@ class Grid:
     units: float
 
     @property
-    def filled_ratio(self) -> float:
+    def filled_units_ratio(self) -> float:
         """Share of the units' time that has work, if a unit is as fast however many of its places are taken.
 
         The unit with the most blocks decides the time. What empty places of a busy unit cost is not in it: one block may well
@@ -300,9 +300,9 @@ class Grid:
 
         Source: NVIDIA, Matrix Multiplication Background User's Guide, wave quantisation.
 
-        >>> Grid(blocks=133.0, per_unit=1.0, units=132.0).filled_ratio  # a second block for one unit
+        >>> Grid(blocks=133.0, per_unit=1.0, units=132.0).filled_units_ratio  # a second block for one unit
         0.5037878787878788
-        >>> Grid(blocks=132.0, per_unit=2.0, units=132.0).filled_ratio  # half of the places, and work for every unit
+        >>> Grid(blocks=132.0, per_unit=2.0, units=132.0).filled_units_ratio  # half of the places, and work for every unit
         1.0
         """
         return self.blocks / (-(-self.blocks // self.units) * self.units)

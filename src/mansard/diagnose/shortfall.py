@@ -29,7 +29,7 @@ def factors_of(case: Case, row: JudgedOperator) -> dict[str, float]:
     if case.facts.clock is not None:
         found["clock"] = min(1.0, case.facts.clock.observed_hz / case.facts.clock.ceiling_hz)
     if row.index in case.facts.grids:
-        found["filled units"] = case.facts.grids[row.index].filled_ratio
+        found["filled units"] = case.facts.grids[row.index].filled_units_ratio
     elif case.facts.cores_busy is not None and row.operator.scope == "node":
         found["filled units"] = min(1.0, case.facts.cores_busy / case.trace.threads)
     if not found:

@@ -208,7 +208,7 @@ def test_a_launch_shape_fills_units(tmp_path: Path) -> None:
     timeline = open_trace(path, launch_shapes=True)
     run = run_of_profile(timeline, 0, steps=find_steps(timeline))
     found = facts_of_profile(timeline, 0, run, idle_of(timeline, 0))
-    assert [g.filled_ratio for g in found.grids.values()] == [pytest.approx(133 / 264)]
+    assert [g.filled_units_ratio for g in found.grids.values()] == [pytest.approx(133 / 264)]
     assert not facts(path).grids  # shapes that were not read are not made up
     one = diagnose_profile(timeline)[0].diagnosis
     (filled,) = [a for a in one.advice if a.rule == "filled_units"]

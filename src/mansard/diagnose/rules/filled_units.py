@@ -20,7 +20,7 @@ _FULL = 0.9
 def _filled(case: Case, row: JudgedOperator) -> float | None:
     grid = case.facts.grids.get(row.index)
     if grid is not None:
-        return grid.filled_ratio
+        return grid.filled_units_ratio
     compute = row.judgement.bound is Bound.COMPUTE and row.operator.scope == "node"
     if case.facts.cores_busy is not None and compute:
         return min(1.0, case.facts.cores_busy / case.trace.threads)

@@ -76,7 +76,7 @@ def _recording(path: Path, given: Sequence[tuple[str, Diagnosis]], ceilings: Cei
 def _profile(path: Path, given: Sequence[tuple[str, Diagnosis]], question: Question) -> list[Scene]:
     if question.region is not None:
         raise UsageError("a region is one stretch of the profile; a trace shows all of it", hint="leave --region out")
-    timeline = open_trace(path)
+    timeline = open_trace(path, launch_shapes=True)
     found = diagnose_profile(timeline, question)
     if given and len(given) != len(found):
         raise UsageError(
