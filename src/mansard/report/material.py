@@ -119,7 +119,7 @@ class _Reader:
             self._document(content, name)
 
     def _profile(self, path: Path, name: str) -> None:
-        timeline = open_trace(path)
+        timeline = open_trace(path, launch_shapes=True)
         self.profiles += 1
         if timeline.distributed.get("rank") is not None:
             self.of_ranks.append(timeline)

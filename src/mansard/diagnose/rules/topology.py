@@ -7,6 +7,8 @@ Source: docs/design.md, one equation; bytes that each device must send do not de
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mansard.core import Area, Bound
 from mansard.core.units import format_bytes_per_s, format_s
 from mansard.diagnose.case import Case, Change, Proposal
@@ -42,7 +44,7 @@ def topology(case: Case) -> Proposal | None:
         )
     if not rows:
         return None
-    return Proposal(
+    proposal = Proposal(
         rule="topology",
         change=Change.WORK,
         rows=tuple(r.index for r in rows),
@@ -50,6 +52,8 @@ def topology(case: Case) -> Proposal | None:
         text="Place the ranks of small groups inside one node: tensor- and expert-parallel ranks innermost, data-parallel outermost.",
         evidence=f"{text}; {format_s(case.per_step_s(rows))} a step",
     )
+    # What other work hides goes on being hidden, and saves nothing.
+    return replace(proposal, gain_s=min(gain, case.limit_s(proposal)))
 
 
 RULE = topology
