@@ -115,7 +115,7 @@ def read_samples(
 def _json(text: str) -> Any:
     try:
         return json.loads(text)
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # no JSON, a number of too many digits, or nested without end
         return None
 
 

@@ -17,7 +17,8 @@ from mansard.measure.points.regimes import two_regimes
 if TYPE_CHECKING:
     from mansard.history.compare import Limits
 
-#: Runs that follow each other within this share the state of the machine: they are one burst, however many they are [s].
+#: Runs that follow each other within this are taken to share the state of the machine: they are one burst, however many they are [s].
+#: Assumed: how long a state lasts differs from machine to machine, and longer ones make bursts that are not independent.
 BURST_S = 60.0
 #: So many bursts in each of two regimes make a history of both.
 LEAST_IN_REGIME = 2

@@ -24,7 +24,8 @@ RUN_WEIGHT = 3
 #: What the spread inside a burst says of that between bursts, at least; see `Burst.floor`.
 INSIDE_SHARE = 0.5
 AMONG_SHARE = 1.5
-#: Two processes of the same program differ by this for as long as they live; a stated floor (docs/history.md).
+#: Two processes of the same program are taken to differ by this much for as long as they live. Assumed, not measured: a floor for the few
+#: pairs of a comparison, which cannot show it themselves (docs/history.md).
 PAIR_RATIO = 0.005
 _NORMAL_975 = 1.959964
 

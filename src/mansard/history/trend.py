@@ -2,6 +2,9 @@
 
 The logarithm of the figure is cut where its level changes (PELT of `ruptures`), unless a straight line explains it better: then it
 drifts, and no single point is to blame. A lone value far from its neighbours is marked as an outlier and moves no level.
+
+The test of a step takes the values around a level for independent. Where neighbours resemble each other it sees levels in noise: what
+that does to it is measured by `benchmarks/history_trend` and told in docs/history.md.
 """
 
 from __future__ import annotations
