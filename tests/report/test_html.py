@@ -263,6 +263,7 @@ PROBE = """
 """
 
 
+@pytest.mark.live
 def test_the_page_works_in_a_browser(page, browser, root_attribute) -> None:
     dom = browser.dom(page, PROBE)
     seen = {name: root_attribute(dom, name) for name in (

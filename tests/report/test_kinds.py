@@ -23,6 +23,7 @@ from mansard.report.document import SCHEMAS
 from mansard.report.html import render_page
 from mansard.report.material import read
 from mansard.report.sections import history, kinds, plain, plans, traces
+from mansard.report.sections.blocks import Chart
 
 MAIN = {*SCHEMAS, "ceilings/1", "detailed/1"}
 
@@ -227,3 +228,62 @@ def test_documents_of_every_sort_stand_on_one_page(tmp_path) -> None:
     assert [s.title for s in page.sections] == ["Scaling", "History", "Files of this page"]
     assert "<script>alert" not in text
     assert len(text.encode()) < 2_000_000
+
+
+def _shard() -> dict:
+    plan = {
+        "layout": "tp2 dp4", "devices": 8, "tp": 2, "pp": 1, "dp": 4, "cp": 1, "ep": 1, "precision": "bf16", "micro_batch": 1,
+        "accumulation": 4, "chunks": 1, "zero": 1, "recompute": "none", "sequences": None, "time_s": 1.25, "ttft_s": None,
+        "tokens_per_s": 26214.4, "mfu_ratio": 0.5, "fits": True, "cost": {"unknown": "no price", "needs": ["--usd-per-hour"]},
+        "memory_bytes": 40e9, "why_not": None, "messages_s": 0.25,
+        "parts": {"compute_s": 1.0, "tensor_s": 0.25, "odd_s": 0.0}, "memory": {"weight_bytes": 30e9, "activation_bytes": 10e9},
+    }  # fmt: skip
+    other = {**plan, "layout": "dp8", "time_s": 1.5, "memory_bytes": 30e9}
+    return {
+        "schema": "plan-shard/1", "tool_version": "0", "created": "2026-01-01", "environment": {"model": "m", "machine": "d"},
+        "job": {"phase": "train", "seq": 4096, "batch": 64}, "overlap": {"policy": "framework", "means": "behind the kernels"},
+        "efficiency": {"name": "bound", "sources": ["a bound"]}, "plans": {"listed": 9, "fitting": 2, "within_limits": 2},
+        "budget_bytes": 72e9, "candidates": [plan, other], "best": {"candidate": 0}, "runner_up": {"candidate": 1}, "verdict": "clear",
+        "tie": None, "top": [0, 1], "pareto": [0, 1], "pareto_of": ["time_s", "memory_bytes", "cost"], "sensitivity": [],
+        "refused": [{"reason": "61 layers do not divide", "divisions": 7}], "price": None, "cost_is": "USD", "notes": ["a note"],
+    }  # fmt: skip
+
+
+def test_a_sharding_has_its_front_and_takes_the_winner_apart() -> None:
+    from mansard.report.sections import searches
+
+    found = searches.shard(_shard(), key="k", name="s.json")
+    front, time, memory = (b for b in found.blocks if isinstance(b, Chart))
+    assert {s.name: (list(s.x), list(s.y)) for s in front.series} == {
+        "on the front": ([30e9], [1.5]),
+        "best": ([40e9], [1.25]),
+    }
+    # 1.00 s of kernels and 0.25 s of messages are the 1.25 s of the step; 30 GB and 10 GB are its 40 GB.
+    assert {s.name: s.y[0] for s in time.series} == {"kernels": 1.0, "tensor messages": 0.25}
+    assert {s.name: s.y[0] for s in memory.series} == {"weights": 30e9, "activations": 10e9}
+    assert searches.headline_of_shard(_shard()) == "Best of 9 plans: tp2 dp4 on 8 devices, time of a step 1.25 s."
+    assert searches.headline_of_shard({**_shard(), "best": None}) == "None of 9 plans fits."
+
+
+def test_a_choice_of_activations_has_its_front() -> None:
+    from mansard.report.sections import searches
+
+    policy = {"layers": 2, "keep": [], "offload": [], "recompute": ["qkv"], "layer_input": "keep"}
+    rows = [
+        {"time_s": t, "memory_bytes": m, "kept_bytes": m - 2e9, "working_bytes": 1e9, "host_bytes": 0.0, "recompute_s": 0.1, "copy_s": 0.0,
+         "waiting_s": 0.0, "fits": True, "why_not": None, "tokens_per_s": 10.0, "policies": [policy]}
+        for t, m in ((1.0, 8e9), (1.2, 4e9))
+    ]  # fmt: skip
+    document = {
+        "environment": {"model": "m", "machine": "d"}, "step": {"fixed_bytes": 1e9, "layers": 2}, "activations": [], "budget_bytes": 9e9,
+        "host_link_bytes_per_s": None, "host_link_is": "no link", "overlap": "full", "candidates": rows, "best": 0, "pareto": [0, 1],
+        "notes": [],
+    }  # fmt: skip
+    found = searches.remat(document, key="k", name="r.json")
+    front, memory = (b for b in found.blocks if isinstance(b, Chart))
+    assert {s.name: list(s.x) for s in front.series} == {"on the front": [4e9], "best": [8e9]}
+    assert front.uprights[0][0] == 9e9
+    # fixed 1 GB, kept 6 GB, in work 1 GB: 8 GB of the first policy
+    assert sum(s.y[0] for s in memory.series) == 8e9
+    assert searches.headline_of_remat(document) == "Recompute qkv: a step of 1.00 s with 8.00 GB in 9.00 GB."
+    assert searches.headline_of_remat({**document, "best": None}) == "No policy fits in 9.00 GB."

@@ -42,9 +42,9 @@ _LETTERS = {"compute": "C", "memory": "M", "network": "N", "host": "H", "latency
 _SHORT_BOUND = {Bound.UNDETERMINED: "undet."}
 #: Stands for a space at which a line must not break; no text holds it, since `clean` escapes private characters.
 _GLUE = "\ue000"
-_TOP_ROWS, _VERBOSE_ROWS, _BRIEF_ROWS = 10, 40, 7
+_TOP_ROWS, _VERBOSE_ROWS = 7, 40
 _LONGEST_WORD = 40
-_FIRST_THINGS, _MOST_CEILINGS = 3, 4
+_FIRST_THINGS, _MOST_CEILINGS = 3, 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +176,7 @@ def _headline(page: _Page, d: Diagnosis) -> None:
     for piece in line.wrap(page.console, page.width):
         page.console.print(piece, soft_wrap=True)
     for name, why in reasons(d):
-        page.wrapped(page.clean(f"{name}: {why}"), style="dim", lines=0 if page.verbose else 1 if page.brief else 2)
+        page.wrapped(page.clean(f"{name}: {why}"), style="dim", lines=0 if page.verbose else 1)
     if not page.verbose:
         _areas(page, d)
     if page.verbose:
@@ -284,7 +284,7 @@ def _time(page: _Page, d: Diagnosis) -> None:
     parts = [
         f"{page.short(p.kind, 16)} {format_s(p.time_s)} ({', '.join(p.bounds[:2]) or p.bound.value})" for p in d.parts if p.time_s > 0
     ]  # fmt: skip
-    if parts:
+    if parts and (len(parts) > 1 or page.verbose):  # a single part is the step itself
         page.wrapped(", ".join(p.replace(" ", _GLUE) for p in parts), first="  by part: ", rest="    ")
     if page.verbose:
         _all_areas(page, d)
@@ -368,7 +368,7 @@ def _widths(page_width: int, gap: int, rows: list[dict[str, str]], names: list[i
 
 
 def _operators(page: _Page, d: Diagnosis) -> None:
-    limit = _VERBOSE_ROWS if page.verbose else _BRIEF_ROWS if page.brief else _TOP_ROWS
+    limit = _VERBOSE_ROWS if page.verbose else _TOP_ROWS
     # One row more than the limit takes no more lines than a row that sums a single operator up.
     shown = d.operators if len(d.operators) <= limit + 1 else d.operators[:limit]
     others = d.operators[len(shown) :]
@@ -383,7 +383,7 @@ def _operators(page: _Page, d: Diagnosis) -> None:
     room = page.width - sum(w + gap for w in widths.values())
     width = min(_MOST_NAME, room, max(longest, _LEAST_NAME))
     kernels = d.framework == "profile"
-    per = "per step" if d.step.source != "none" else "in all that was recorded"
+    per = "per step" if d.step.source != "none" else "over the whole recording"
     page.heading("Operators", f"{per}, {len(d.operators)} in all; ? not known, ! cannot be true")
     if not d.operators:
         page.wrapped("none were recorded")
@@ -427,7 +427,7 @@ def _advice(page: _Page, d: Diagnosis) -> None:
     for index, item in enumerate(d.advice[:limit], 1):
         share = f" ({format_ratio(item.gain_s / d.step.median_s)})" if d.step.median_s > 0 else ""
         gain = f"up to {format_s(item.gain_s)}{_per_step(d)}{share}:".replace(" ", _GLUE)
-        most = 0 if page.verbose else 2 if page.brief else 4
+        most = 0 if page.verbose else 2
         page.wrapped(f"{gain} {page.tokens(page.clean(item.text))}", first=f"  {index}. ", lines=most)
         if page.verbose:
             page.wrapped(f"{page.clean(item.evidence)} [{page.clean(item.rule)}]", first="     ", style="dim")
@@ -440,12 +440,12 @@ def _advice(page: _Page, d: Diagnosis) -> None:
 def _findings(page: _Page, d: Diagnosis) -> None:
     if not d.findings:
         return
-    limit = len(d.findings) if page.verbose else 3 if page.brief else 4
+    limit = len(d.findings) if page.verbose else 3
     more = f"{len(d.findings) - limit} more in --json and the report" if len(d.findings) > limit else ""
     page.heading("Findings", more, close=True)
     for note in d.findings[:limit]:
         scope = note.code.startswith("scope")  # what makes a ratio wrong is said in full
-        most = 0 if page.verbose else 4 if scope else 1 if page.brief else 3
+        most = 0 if page.verbose else 4 if scope else 1 if d.framework == "profile" else 2
         page.wrapped(page.tokens(page.clean(note.text)), first="  - ", lines=most)
 
 
@@ -458,30 +458,16 @@ def _receipt(page: _Page, d: Diagnosis) -> None:
     if used:
         more = f"; {len(used) - limit} more in --json and the report" if len(used) > limit else ""
         words = "; ".join(ceiling_text(c) for c in used[:limit])
-        page.wrapped(page.clean(words + more), first="  judged against: ", rest="    ")
+        page.wrapped(page.clean(words + more), first="  judged against: ", rest="    ", lines=0 if page.verbose else 4)
     if page.verbose:
         for name, value in rows:
             page.wrapped(page.clean(value), first=f"  {page.short(name, 40)}: ", rest="      ", lines=6)
     elif page.brief:
-        for name in ("mfu_peak.label", "hardware"):
+        for name in ("mfu_peak.label", "hardware", "flop_convention"):
             text = dict(rows).get(name)
             if text:
                 title = name.removesuffix(".label").replace("_", " ")
                 page.wrapped(page.clean(text), first=f"  {title}: ", rest="    ", lines=1)
-    elif rows:
-        # The peak first, then what is said in one word; the machine's details are for --verbose, the report and --json.
-        rows.sort(key=lambda row: not row[0].startswith(("peak", "mfu_peak.label")))
-        labelled = [
-            (name.removesuffix(".label").replace("_", " "), value)
-            for name, value in rows
-            if value and ("." not in name or name.endswith(".label"))
-        ]
-        short = [page.clean(f"{n}: {v}").replace(" ", _GLUE) for n, v in labelled if len(n + v) < 40]
-        for name, value in labelled:
-            if len(name + value) >= 40:
-                page.wrapped(page.clean(value), first=f"  {page.short(name, 40)}: ", rest="    ", lines=3)
-        if short:
-            page.wrapped("; ".join(short), rest="    ")
     elif not used:
         page.wrapped("none was kept: no figure here says what it was judged against")
     if not is_known(d.verdict.headroom_s) and not d.ceilings:

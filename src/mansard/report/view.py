@@ -146,6 +146,7 @@ class View:
             "findings_more": self._more(len(self.d.findings)),
             "ceilings": self._ceilings(),
             "ceilings_more": self._more(len(self.d.ceilings), "ceilings.json"),
+            "ceilings_on_paper": self._ceilings_on_paper(),
             "receipt": [
                 (self._line(name), self._prose(text))
                 for name, text in receipt_rows(self.d.receipt, limit=2 * self.items)
@@ -306,7 +307,16 @@ class View:
         """Return the ceilings, those that something was judged against first."""
         used = chart.used_ceilings(self.d)
         order = sorted(range(len(self.d.ceilings)), key=lambda i: (i not in used, -used.get(i, 0.0), i))
-        return [self._ceiling_row(self.d.ceilings[i], used.get(i)) for i in order[: self.items]]
+        rows = [self._ceiling_row(self.d.ceilings[i], used.get(i)) for i in order[: self.items]]
+        return [
+            {**row, "spare": "spare" if used and i not in used else ""} for row, i in zip(rows, order, strict=False)
+        ]
+
+    def _ceilings_on_paper(self) -> str:
+        """Return what the printed table of ceilings leaves out."""
+        spare = sum(bool(row["spare"]) for row in self._ceilings())
+        more = f"{spare} ceilings that nothing was judged against" if spare else ""
+        return f"Not on paper: {' and '.join(x for x in (more, 'the conditions of each') if x)}. The page and the document have them."
 
     def _ceiling_row(self, ceiling: Ceiling, spent: float | None) -> dict[str, str]:
         label = ceiling.resource.label

@@ -72,14 +72,15 @@ var mansardSections = (function () {
   function ticks(axis, values) {
     if (!axis.range) { return; }
     var low = axis.range[0], high = axis.range[1], list = [], e, k, suffix = axis.ticksuffix || "";
+    var counts = !suffix && values ? Array.from(new Set(values)).sort(function (a, b) { return a - b; }) : [];
     var twos = !suffix && values && values.length > 1 && values.every(function (v) { return v >= 1 && Math.log2(v) % 1 === 0; });
-    if (twos) { for (e = 0; e < 60; e++) { list.push(Math.pow(2, e)); } } else {
+    if (counts.length && counts.length < 9 && high - low < 2 && counts.every(function (v) { return v >= 1 && v % 1 === 0; })) { list = counts; } else if (twos) { for (e = 0; e < 60; e++) { list.push(Math.pow(2, e)); } } else {
       if (high - low >= 2) { return; }
       for (e = Math.floor(low); e <= high; e++) { for (k = 0; k < 3; k++) { list.push([1, 2, 5][k] * Math.pow(10, e)); } }
     }
     list = list.filter(function (v) { var at = Math.log10(v); return at >= low && at <= high; });
     while (list.length > 12) { list = list.filter(function (v, i) { return i % 2 === 0; }); }
-    if (list.length < 2) { return; }
+    if (list.length < 2 && !(list.length && list === counts)) { axis.dtick = "D1"; return; }
     axis.tickmode = "array"; axis.tickvals = list;
     axis.ticktext = list.map(function (v) { return twos && v < 1e5 ? String(v) : prefixed(v) + suffix; });
     axis.ticksuffix = "";
@@ -101,12 +102,18 @@ var mansardSections = (function () {
       return trace;
     });
   }
+  // Names of lines near the right edge run to the left, so that none is cut.
+  function side(value, chart, layout) {
+    var range = layout.xaxis.range, xs = extent(chart, "x"), low = range ? range[0] : xs[0], high = range ? range[1] : xs[1];
+    if (!range) { chart.uprights.forEach(function (u) { high = Math.max(high, u[0]); }); }
+    return (value - low) / (high - low) > .82 ? "right" : "left";
+  }
   function references(chart, layout, yr) {
     layout.shapes = []; layout.annotations = [];
     function at(v, isLog) { return isLog ? Math.log10(v) : v; }
     chart.uprights.forEach(function (u, i) {
       layout.shapes.push({ type: "line", xref: "x", yref: "paper", x0: u[0], x1: u[0], y0: 0, y1: 1, line: { color: css("faint"), width: 1, dash: "dot" } });
-      layout.annotations.push({ xref: "x", yref: "paper", x: at(u[0], chart.x_log), y: chart.percent ? 1 : 1 - (i % 3) * .06, yanchor: chart.percent ? "bottom" : "top", xanchor: "left", showarrow: false, text: safe(u[1]), font: { size: 11, color: css("soft") } });
+      layout.annotations.push({ xref: "x", yref: "paper", x: at(u[0], chart.x_log), y: chart.percent ? 1 : 1 - (i % 3) * .06, yanchor: chart.percent ? "bottom" : "top", xanchor: chart.sideways ? "left" : side(at(u[0], chart.x_log), chart, layout), showarrow: false, text: safe(u[1]), font: { size: 11, color: css("soft") } });
     });
     var before = Infinity;
     chart.levels.slice().sort(function (a, b) { return a[0] - b[0]; }).forEach(function (l) {

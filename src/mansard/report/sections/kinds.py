@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mansard.report.sections import history, others, plain, plans, traces
+from mansard.report.sections import history, others, plain, plans, searches, traces
 from mansard.report.sections.blocks import Section
 
 Builder = Callable[..., Section]
@@ -41,7 +41,8 @@ def _estimate_section(document: Mapping[str, Any], *, key: str, name: str) -> Se
 
 def _change(document: Mapping[str, Any]) -> str:
     total = str(document.get("verdict") or document.get("outcome") or "no verdict").replace("_", " ")
-    return f"Did it change: {total}, {len(document['results'])} figures compared."
+    figures = len(document["results"])
+    return f"Did it change: {total}, {figures} {'figure' if figures == 1 else 'figures'} compared."
 
 
 def _history(document: Mapping[str, Any]) -> str:
@@ -63,6 +64,7 @@ KINDS: Mapping[str, Shown] = {
     "plan-offload/1": Shown(plans.offload, plans.headline_of_offload),
     "plan-whatif/1": Shown(plans.whatif, plans.headline_of_whatif),
     "plan-topology/1": Shown(plans.topology, plans.headline_of_topology),
+    "plan-shard/1": Shown(searches.shard, searches.headline_of_shard), "plan-remat/1": Shown(searches.remat, searches.headline_of_remat),
     "trace_summary/1": Shown(traces.devices, traces.headline), "trace_overlap/1": Shown(traces.devices, traces.headline),
     "trace_kernels/1": Shown(traces.kernels, traces.headline), "trace_regions/1": Shown(traces.regions, traces.headline),
     "trace_steps/1": Shown(traces.steps, traces.headline), "trace_mfu/1": Shown(traces.use, traces.headline),

@@ -20,12 +20,24 @@ from mansard.report.text import count, intensity
 
 #: Keys that every document begins with; the page shows the environment by itself.
 HEADER = frozenset({"schema", "tool_version", "created", "environment"})
+
+
+def _tokens_per_s(value: float) -> str:
+    """Return a rate of tokens in four digits, never as a power of ten.
+
+    >>> _tokens_per_s(1160676.6), _tokens_per_s(636.04)
+    ('1,161,000 token/s', '636 token/s')
+    """
+    rounded = float(f"{value:.4g}")
+    return f"{rounded:,.0f} token/s" if rounded >= 1000 else f"{rounded:g} token/s"
+
+
 #: Suffix of a key -> how its figure is written. The longest that fits decides.
 _WRITE: Mapping[str, Callable[[float], str]] = {
     "_s": format_s, "_bytes": format_bytes, "_flop": format_flop, "_flop_per_s": format_flop_per_s,
     "_bytes_per_s": format_bytes_per_s, "_hz": format_hz, "_ratio": format_ratio, "_flop_per_byte": intensity,
-    "_tokens_per_s": lambda v: f"{v:.4g} token/s", "_w": lambda v: f"{v:.4g} W", "_per_s": lambda v: f"{v:.4g} 1/s",
-    "_tokens_per_s_and_device": lambda v: f"{v:.4g} token/s", "_share": format_ratio, "_share_of_ceiling": format_ratio,
+    "_tokens_per_s": _tokens_per_s, "_w": lambda v: f"{v:.4g} W", "_per_s": lambda v: f"{v:.4g} 1/s",
+    "_tokens_per_s_and_device": _tokens_per_s, "_share": format_ratio, "_share_of_ceiling": format_ratio,
     "_usd": lambda v: f"{v:.4g} USD", "_usd_per_hour": lambda v: f"{v:.4g} USD/h",
 }  # fmt: skip
 #: Whole keys that are counts of bytes, FLOP or a share although they have no suffix.

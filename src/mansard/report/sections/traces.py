@@ -203,7 +203,7 @@ def use(document: Mapping[str, Any], *, key: str, name: str) -> Section:
     )
     plain = [k for k in document if k not in (*skipped, "schema", "tool_version", "created", "environment")]
     parts = [Facts(rows=[(f"{part}: {k}", v) for k, v in facts(document[part]).rows]) for part in ("peak", "bandwidth", "hardware")
-             if isinstance(document.get(part), Mapping)]  # fmt: skip
+             if isinstance(document.get(part), Mapping) and not reason_of(document[part])]  # fmt: skip
     title = "Model FLOP utilisation" if "mfu_ratio" in document else "Arithmetic intensity"
     return Section(
         key=key,
@@ -233,8 +233,12 @@ def headline(document: Mapping[str, Any]) -> str:
             return f"No steps were found: {reason_of(document['median_s'])}."
         return f"{document['steps_detected']} steps, median {value_text('median_s', document['median_s'])}."
     if kind == "trace_mfu":
+        if number(document["mfu_ratio"]) is None:
+            return f"MFU of region {document['region']} is not known: {reason_of(document['mfu_ratio'])}."
         return f"MFU of region {document['region']}: {value_text('mfu_ratio', document['mfu_ratio'])}."
     if kind == "trace_intensity":
+        if number(document["flop_per_byte"]) is None:
+            return "Arithmetic intensity is not known: without FLOP and bytes nothing says whether memory or compute bounds it."
         return (
             f"Intensity {value_text('flop_per_byte', document['flop_per_byte'])} FLOP/byte: {document['bound']} bound."
         )
