@@ -49,7 +49,8 @@ def command(form: str, files: tuple[Path, ...], **options: Any) -> None:
     \b
       csv, parquet   one table: operators, parts, advice, ceilings or points
       xlsx           all tables, a sheet each
-      perfetto       Chrome trace of a profile or of a run --keep directory, with counter tracks of share of ceiling
+      perfetto       Chrome trace of a profile or of a run --keep directory,
+                     with counter tracks of share of ceiling
       openmetrics    figures of runs, ceilings and points for a scrape
       junit          checks, targets and points as test cases
       machine        ceilings for simulators, JSON or YAML (-o machine.yaml)
