@@ -6,6 +6,7 @@ from corpus.alone import compute_cases, host_cases, latency_cases, memory_cases,
 from corpus.cases import Case
 from corpus.decoys import decoy_cases
 from corpus.held_out import held_out_cases
+from corpus.held_out2 import held_out2_cases
 
 __all__ = ["Case", "all_cases"]
 
@@ -21,4 +22,5 @@ def all_cases() -> list[Case]:
         *mixed_cases(),
         *decoy_cases(),
         *held_out_cases(),
+        *held_out2_cases(),
     ]
