@@ -257,7 +257,34 @@ def events_of(text: str):
             assert all(isinstance(v, float | int) for v in e["args"].values())
         if e["ph"] == "M":
             assert e["name"] in ("process_name", "process_sort_index", "thread_name")
+    assert not crossing(document["traceEvents"])
+    named = {(e["pid"], e["tid"]) for e in document["traceEvents"] if e["ph"] == "M" and e["name"] == "thread_name"}
+    assert {(e["pid"], e["tid"]) for e in document["traceEvents"] if e["ph"] == "X"} <= named
+    counters: dict[tuple[int, str], float] = {}
+    for e in document["traceEvents"]:
+        if e["ph"] == "C":  # a track is a step function: its samples are in order
+            assert e["ts"] >= counters.get((e["pid"], e["name"]), 0.0)
+            counters[e["pid"], e["name"]] = e["ts"]
     return document
+
+
+def crossing(events) -> list[tuple[dict, dict]]:
+    """Return pairs of complete events of one thread that overlap without nesting: viewers drop or misplace such events."""
+    found, open_ = [], {}
+    for e in sorted((e for e in events if e["ph"] == "X"), key=lambda e: (e["ts"], -e["dur"])):
+        stack = open_.setdefault((e["pid"], e["tid"]), [])
+        while stack and stack[-1]["ts"] + stack[-1]["dur"] <= e["ts"] + 1e-4:  # times are to 1 ns = 0.001 us
+            stack.pop()
+        if stack and e["ts"] + e["dur"] > stack[-1]["ts"] + stack[-1]["dur"] + 1e-4:
+            found.append((stack[-1], e))
+        stack.append(e)
+    return found
+
+
+def test_the_check_of_nesting_sees_a_crossing() -> None:
+    outer, inner, across = ({"ph": "X", "pid": 1, "tid": 1, "ts": t, "dur": d} for t, d in ((0, 10), (2, 3), (8, 4)))
+    assert crossing([outer, inner]) == []
+    assert crossing([outer, inner, across]) == [(outer, across)]  # 8 to 12 leaves 0 to 10
 
 
 def test_a_trace_has_calls_and_counters_by_lane_and_operator(scene) -> None:
