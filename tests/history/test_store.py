@@ -258,6 +258,21 @@ def test_a_full_disk_says_so_and_leaves_the_store_whole(tmp_path: Path) -> None:
     assert [r.sha256 for r in open_store(str(tmp_path / "h.db")).records()] == [kept]
 
 
+def test_a_store_is_never_made_of_or_beside_another_file(tmp_path: Path) -> None:
+    for path, content in (
+        (tmp_path / "run.json", b'{"schema": "run/1"}'),
+        (tmp_path / "short", b"x"),
+        (Path("/"), None),
+    ):
+        if content is not None:
+            path.write_bytes(content)
+        before = sorted(tmp_path.iterdir())
+        with pytest.raises(InputError, match=r"is no store|is a folder"):
+            open_store(str(path))
+        assert sorted(tmp_path.iterdir()) == before
+        assert content is None or path.read_bytes() == content
+
+
 def test_urls() -> None:
     assert url_of(None, {"MANSARD_STORE": "/x/y.db"}) == "sqlite:////x/y.db"
     assert url_of("sqlite:////x/y.db") == "sqlite:////x/y.db"

@@ -105,6 +105,22 @@ def test_a_wait_is_the_cause_of_idle_time_where_the_launch_comes_after_it(tmp_pa
     assert device_times(late)[0].idle_ns["host_sync"] == 890_000
 
 
+def test_a_step_that_goes_on_after_its_last_work_waits_for_the_host(tmp_path):
+    # The last kernel ends at 1,010 us and the step at 1,500 us; the wait ends at 1,015 us, and then nothing is queued.
+    late = _profile(tmp_path / "late.json", 990)
+    alone, marked = idle_of(late, 0), idle_of(late, 0, window_ns=(100_000, 1_500_000))
+    assert (alone.late.length_ns, alone.unexplained.length_ns) == (0, 0)
+    assert marked.late.length_ns == 485_000  # 1,015 to 1,500 us
+    assert marked.host_sync.length_ns == 895_000  # 110 to 1,000 us and 1,010 to 1,015 us
+    assert marked.unexplained.length_ns == 0
+    # Before the first kernel, launched at 20 us and so queued from 25 us on, the step's start is a launch gap as before.
+    early = idle_of(late, 0, window_ns=(0, 1_010_000))
+    assert (
+        early.unexplained.length_ns + early.late.length_ns + early.queued.length_ns + early.host_sync.length_ns
+        == 990_000
+    )
+
+
 def test_what_is_asked_twice_is_worked_out_once() -> None:
     start = np.array([0, 100, 300], dtype=np.int64)
     table = events(start_ns=start, end_ns=start + 50, name=0, device=0, process=0)

@@ -87,7 +87,8 @@ def _activity(program: Program, left: int, right: int) -> list[tuple[int, int, s
 def headrooms(program: Program, times: dict[str, int], device: int = 0, skip: int = 0) -> dict[str, float]:
     """Return the headroom of each area per step [s]: time that counts for it, less the least time of its work.
 
-    Work hidden under other work has nothing to give, so its least time counts for the part that counts.
+    Work hidden under other work has nothing to give, and goes on being hidden when it gets faster: of a message or copy of
+    10 ms, 6 ms of them hidden, a least time of 8 ms leaves 2 ms exposed. So the least time less what is hidden counts.
     """
     low, high = window_of(program, skip)
     steps = len(program.steps) - skip
@@ -95,15 +96,15 @@ def headrooms(program: Program, times: dict[str, int], device: int = 0, skip: in
     for run in program.runs:
         if run.device != device or run.end_ns <= low or run.start_ns >= high:
             continue
-        least[run.work.area] += run.work.least_s * _exposed(program, run)
+        least[run.work.area] += max(0.0, run.work.least_s - _hidden_s(program, run))
     return {area: max(0.0, times[area] * 1e-9 - least[area]) / steps for area in AREAS}
 
 
-def _exposed(program: Program, run: Run) -> float:
-    """Return the share of a piece of work during which nothing that goes before it runs."""
+def _hidden_s(program: Program, run: Run) -> float:
+    """Return for how long something that goes before a piece of work runs beside it [s]."""
     mine = _rank(run)
     if mine == 0:
-        return 1.0
+        return 0.0
     before = sorted(
         (max(r.start_ns, run.start_ns), min(r.end_ns, run.end_ns))
         for r in program.runs
@@ -113,7 +114,7 @@ def _exposed(program: Program, run: Run) -> float:
     for start, end in before:
         hidden += max(0, end - max(start, until))
         until = max(until, end)
-    return 1.0 - hidden / (run.end_ns - run.start_ns)
+    return hidden * 1e-9
 
 
 def truth_of(program: Program, *, device: int = 0, skip: int = 0) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from mansard.core.units import format_ratio
 from mansard.core.unknown import Unknown
 from mansard.history.evidence import Evidence, evidence_of
 from mansard.history.fingerprint import Difference, differences
@@ -405,7 +406,7 @@ def _called(e: _Open, up: bool, limits: Limits) -> tuple[ComparisonVerdict, str,
             )
             return ComparisonVerdict.INCONCLUSIVE, "clock_moved", reason
     interval = "computed, no spread" if e.exact else f"95 % interval {_percent(r.low)} to {_percent(r.high)}"
-    reason = f"{_percent(r.value)}, {interval}, beyond the tolerance of {limits.tolerance_ratio:.3g}"
+    reason = f"{_percent(r.value)}, {interval}, beyond the tolerance of {format_ratio(limits.tolerance_ratio)}"
     return (ComparisonVerdict.FASTER if better else ComparisonVerdict.SLOWER), "changed", reason
 
 
@@ -418,9 +419,7 @@ def _not_called(e: _Open, p: float | None, limits: Limits) -> tuple[ComparisonVe
         return ComparisonVerdict.INCONCLUSIVE, "noisy", reason
     beyond = abs(math.log(r.value)) > math.log1p(limits.tolerance_ratio)
     if beyond and p is not None and r.p_different <= limits.level:
-        reason = (
-            f"{shown}: a change, but not surely beyond the tolerance of {limits.tolerance_ratio:.3g}; take more samples"
-        )
+        reason = f"{shown}: a change, but not surely beyond the tolerance of {format_ratio(limits.tolerance_ratio)}; take more samples"
         return ComparisonVerdict.INCONCLUSIVE, "between", reason
     code = "no_change" if r.low <= 1.0 <= r.high else "within_tolerance"
     return ComparisonVerdict.SAME, code, f"{shown}; a change of {_percent(1 + smallest_change(r, limits))} would show"

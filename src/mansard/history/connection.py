@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
 VARIABLE = "MANSARD_STORE"
+_SQLITE = b"SQLite format 3\0"  # what such a file begins with; source: sqlite.org/fileformat.html
 _WAIT_S = 60.0
 #: Any number: the lock of PostgreSQL under which one process migrates.
 _LOCK = 0x6D616E73
@@ -81,6 +82,7 @@ def connect(url: str) -> Engine:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"cannot make {path.parent}: {error.strerror or error}", hint=f"set {VARIABLE}") from None
+        _must_be_a_store(path)
         engine = sqlalchemy.create_engine(url, connect_args={"timeout": _WAIT_S})
         _durable(engine)
         with _file_lock(path.with_name(path.name + ".lock")):
@@ -94,6 +96,25 @@ def connect(url: str) -> Engine:
                 if _revision(connection) != _head():
                     _migrate(connection, url)
     return engine
+
+
+def _must_be_a_store(path: Path) -> None:
+    """Refuse what is no SQLite file before anything is made beside it.
+
+    Raises:
+        InputError: a folder, or a file of another kind.
+    """
+    if path.is_dir():
+        raise InputError(f"{path} is a folder, expected the file of a store", hint=f"{path / 'history.db'}")
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(_SQLITE))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+    if start and start != _SQLITE:
+        raise InputError(f"{path} is no store: it is not a SQLite file", hint="name a new file, or the one of a store")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mansard.core.document import damage_in_words
 from mansard.core.errors import InputError
 from mansard.history.fingerprint import digest, fingerprint_of
 from mansard.history.records import METRICS, Fingerprint, Measurement, Record, finite
@@ -61,7 +62,7 @@ def read_bytes(
     except InputError:
         raise
     except _DAMAGE as error:
-        raise InputError(f"{source} is a damaged {form} document: {type(error).__name__}: {error}") from None
+        raise InputError(f"{source} is a damaged {form} document: {damage_in_words(error)}") from None
     found = [_finite_or_flawed(m) for m in found]
     if labels:
         found = [_labelled(m, labels) for m in found]

@@ -125,6 +125,8 @@ def load_rules(path: Path) -> Rules:
         own = _parse(path.read_text(encoding="utf-8"), str(path))
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not text, expected a TOML file of rules") from None
     shipped = shipped_rules()
     return Rules(
         rules=own.rules + shipped.rules, collectives=own.collectives + shipped.collectives,

@@ -72,6 +72,10 @@ class Idles:
         sync, waits = self._host.waits(parts)
         launch, late = self._host.launch_gaps(parts, gaps.start_ns, gaps.end_ns)
         hosts = ~self._host.queued_gaps(parts, gaps.start_ns, gaps.end_ns)
+        if window_ns is not None and len(busy) and launch.any():
+            # A marked step that goes on after its last work, with nothing queued: the host did something else than launching.
+            after = (gaps.start_ns >= busy.end_ns[-1]) & hosts
+            launch, late = launch | after, late | after
         without_work = IntervalSet(start_ns=gaps.start_ns[hosts], end_ns=gaps.end_ns[hosts])
         in_sync = intersection(without_work, sync)
         in_input = difference(intersection(without_work, waits), sync)
