@@ -38,7 +38,7 @@ def ceilings(tmp_path_factory) -> Path:
          "kind": "measured", "scope": "core", "source": "made up for a test"},
     ]  # fmt: skip
     document = {"schema": "ceilings/1", "tool_version": "0", "created": "2026-01-01T00:00:00+00:00", "environment": {},
-                "ceilings": rows, "levels": [], "machine": {}, "fits": {}, "curves": []}  # fmt: skip
+                "ceilings": rows, "levels": [], "machine": {}, "fits": [], "curves": []}  # fmt: skip
     path.write_text(json.dumps(document))
     return path
 

@@ -310,6 +310,13 @@ def judge(
         if least.partial_s is not None and limiting is not None:
             # The rest bounds the time from below, and is named so; a share of it would say nothing of the work.
             text += f"; its {limiting.ceiling.resource.label} alone takes {format_s(least.partial_s)}"
+            error = limiting.ceiling.uncertainty_ratio + uncertainty_ratio
+            beaten = share_of(least.partial_s, observed_s, uncertainty_ratio=error)
+            if isinstance(beaten, Implausible):  # what is missing could only make the least time longer
+                return Judgement(
+                    bound=Bound.UNDETERMINED, limiting=limiting, share_of_ceiling=beaten, headroom_s=0.0,
+                    grade=least.grade, reason=f"faster than its {limiting.ceiling.resource.label} ceiling allows",
+                )  # fmt: skip
         return Judgement(
             bound=Bound.UNDETERMINED, limiting=None, share_of_ceiling=reason, headroom_s=reason,
             grade=Grade.ASSUMED, reason=text,

@@ -41,7 +41,7 @@ def most_rate_per_s(*, service_s: float, limit_s: float | None) -> float:
     Returns:
         2 W / (D (D + 2 W)) with W = limit - D [1/s], from `mean_wait_s`; 0 where one alone takes longer.
 
-    >>> most_rate_per_s(service_s=0.2, limit_s=0.3), most_rate_per_s(service_s=0.2, limit_s=0.1)
+    >>> round(most_rate_per_s(service_s=0.2, limit_s=0.3), 9), most_rate_per_s(service_s=0.2, limit_s=0.1)
     (2.5, 0.0)
     """
     if limit_s is None:

@@ -88,20 +88,24 @@ def judge_point(e: Evidence, findings: Sequence[Finding]) -> Judged:
     least = _least(e, factor)
     share: float | Unknown | Implausible
     limiting = None
+    least_s: float | None = None
     if isinstance(least, Unknown):
         share = least
-    elif isinstance(least.time_s, Unknown):
-        share = least.time_s
+    elif isinstance(least.floor_s, Unknown):
+        share = least.floor_s
     else:
         limiting = least.limiting
         slack = limiting.ceiling.uncertainty_ratio if limiting else 0.0
-        share = share_of(least.time_s, e.time_s, uncertainty_ratio=slack + half_ratio(e))
+        share, least_s = share_of(least.floor_s, e.time_s, uncertainty_ratio=slack + half_ratio(e)), least.floor_s
+        if least.no_peak is not None and not isinstance(share, Implausible):
+            # Only what the rest of the work forbids can be said: what is missing could make the least time longer.
+            share, limiting, least_s = least.no_peak, None, None
     found = Judged(
         verdict=None,
         reason="",
         share=share,
         ceiling=limiting.ceiling if limiting else None,
-        least_s=None if isinstance(least, Unknown) or isinstance(least.time_s, Unknown) else float(least.time_s),
+        least_s=least_s,
         clock_factor=factor,
     )
     fatal = [f for f in findings if f.fatal]
