@@ -35,6 +35,10 @@ class Idle:
     blocked: IntervalSet = EMPTY
 
 
+#: What lies between the last work of a step and its end mark for no longer than this has no cause of its own.
+LONGEST_END_NS = 100_000
+
+
 class Idles:
     """Idle intervals of the devices of one profile: what is asked twice is worked out once.
 
@@ -74,7 +78,8 @@ class Idles:
         hosts = ~self._host.queued_gaps(parts, gaps.start_ns, gaps.end_ns)
         if window_ns is not None and len(busy) and launch.any():
             # A marked step that goes on after its last work, with nothing queued: the host did something else than launching.
-            after = (gaps.start_ns >= busy.end_ns[-1]) & hosts
+            longer = gaps.end_ns - gaps.start_ns > LONGEST_END_NS
+            after = (gaps.start_ns >= busy.end_ns[-1]) & hosts & longer
             launch, late = launch | after, late | after
         without_work = IntervalSet(start_ns=gaps.start_ns[hosts], end_ns=gaps.end_ns[hosts])
         in_sync = intersection(without_work, sync)
