@@ -31,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--report", "missing/run.html"], "no directory"),
         (["--report", "there", "--force"], "is a directory"),
         (["-o", "there", "--force"], "is a directory"),
-        (["-o", "old.json"], "exists already"),
+        (["-o", "old.json"], "exists"),
         (["--keep", "there", "--force"], "not a recording"),
         (["--keep", "old.json", "--force"], "not a recording"),
     ],

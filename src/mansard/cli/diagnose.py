@@ -53,37 +53,28 @@ def command(**options: Any) -> int:
       mansard diagnose profiles/ --jobs 16
       mansard diagnose trace.json.gz out/ceilings.json --target "share >= 0.6"
     """  # fmt: skip
+    from mansard.core.outputs import may_write
     from mansard.diagnose.inputs import sort_inputs
     from mansard.diagnose.target import parse_target
 
     targets = [parse_target(text) for text in options["targets"]]
-    _may_write(options)
+    may_write(options["output"], force=options["force"], sources=options["files"])
     inputs = sort_inputs(_expanded(options["files"]))
     if inputs.profiles:
         return _profiles(inputs, targets, options)
     return _documents(inputs, targets, options)
 
 
-def _may_write(options: dict[str, Any]) -> None:
-    """Refuse an output that exists without --force, or that is an input, before any work."""
-    from mansard.cli.estimate_options import may_write
-    from mansard.core.errors import UsageError
-
-    output = options["output"]
-    may_write(output, force=options["force"])
-    if output is not None and any(f.exists() and output.exists() and output.samefile(f) for f in options["files"]):
-        raise UsageError(f"the output {output} is an input", hint="choose another -o")
-
-
 def _profiles(inputs: Inputs, targets: Sequence[Target], options: dict[str, Any]) -> int:
     """Diagnose profiles, with what was given beside them."""
     from mansard.cli.diagnose_options import question_of
-    from mansard.cli.trace.common import device_index, files_progress
+    from mansard.cli.trace.common import files_progress
     from mansard.core.errors import UsageError
     from mansard.diagnose.candidates import side_by_side
     from mansard.diagnose.facts import points_of
     from mansard.diagnose.job import diagnose_files
     from mansard.diagnose.profile import diagnose_profile
+    from mansard.trace.prepare import device_index
 
     if inputs.documents:
         raise UsageError(
@@ -230,14 +221,11 @@ def _exit_code(diagnosis: Diagnosis, results: Sequence[TargetResult], *, refused
 
 
 def _write(text: str, options: dict[str, Any]) -> None:
-    from mansard.core.errors import UsageError
+    from mansard.core.outputs import write_whole
 
     output = options["output"]
     if output is not None:
-        try:
-            output.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"cannot write {output}: {error.strerror or error}", hint="choose another -o") from None
+        write_whole(output, text, force=options["force"])
         click.echo(f"wrote {output}", err=True)
     if options["as_json"]:
         click.echo(text, nl=False)

@@ -78,12 +78,12 @@ def command(model: str, **options: Any) -> int:
     from mansard.cli.estimate_options import (
         deliver,
         describe_only,
-        may_write,
         parse_reported,
         parse_time,
         request_of,
     )
     from mansard.core.document import to_jsonable
+    from mansard.core.outputs import may_write
     from mansard.predict.calibration import read_shares
     from mansard.predict.document import estimate_document
     from mansard.predict.estimate import estimate

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mansard.cli import outputs
 from mansard.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -141,38 +142,26 @@ def describe_only(model: Model, options: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def may_write(output: Path | None, *, force: bool) -> None:
-    """Refuse an output that exists without --force, before any work."""
-    if output is None:
-        return
-    if output.is_dir():
-        raise UsageError(f"the output {output} is a directory, expected a file")
-    if output.exists() and not force:
-        raise UsageError(f"{output} exists", hint="add --force to replace it, or choose another -o")
-
-
 def deliver(document: Mapping[str, Any], options: Mapping[str, Any]) -> None:
     """Print a document in plain JSON types, as text or as JSON, and write it where asked."""
     text = json.dumps(document, indent=2, allow_nan=False) + "\n"
-    if options["output"] is not None:
-        target: Path = options["output"]
-        content = _csv(document) if target.suffix == ".csv" and "rows" in document else text
-        try:
-            target.write_text(content, encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"cannot write {target}: {error.strerror or error}", hint="choose another -o") from None
-        click.echo(f"wrote {target}", err=True)
-    if options["as_json"]:
-        click.echo(text, nl=False)
-        return
+    target: Path | None = options["output"]
+    content = _csv(document) if target is not None and target.suffix == ".csv" and "rows" in document else text
+
+    def show() -> None:
+        click.echo(text if options["as_json"] else _text(document) + "\n", nl=False)
+
+    outputs.deliver(show, [(target, lambda: content)], force=options["force"])
+
+
+def _text(document: Mapping[str, Any]) -> str:
     from mansard.report.estimate_text import estimate_text, model_text, sweep_text
 
     if "rows" in document:
-        click.echo(sweep_text(document["columns"], document["rows"]))
-    elif document["phase"] is None:
-        click.echo(model_text(document))
-    else:
-        click.echo(estimate_text(document))
+        return sweep_text(document["columns"], document["rows"])
+    if document["phase"] is None:
+        return model_text(document)
+    return estimate_text(document)
 
 
 def _csv(document: Mapping[str, Any]) -> str:

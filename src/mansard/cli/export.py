@@ -63,6 +63,7 @@ def command(form: str, files: tuple[Path, ...], **options: Any) -> None:
       mansard export figures run.json -o figures/
     """
     from mansard.core.errors import UsageError
+    from mansard.core.outputs import may_write
 
     output = None if options["output"] is None or str(options["output"]) == "-" else options["output"]
     if form == "figures":
@@ -72,7 +73,7 @@ def command(form: str, files: tuple[Path, ...], **options: Any) -> None:
         raise UsageError("--json and the export both want stdout", hint="write the export to a file with -o FILE")
     if output is None and form in ("parquet", "xlsx") and sys.stdout.isatty():
         raise UsageError(f"{form} is binary and stdout is a terminal", hint=f"-o out.{form}")
-    _may_write(output, files, force=options["force"])
+    may_write(output, force=options["force"], sources=files)
     content, notes = _content(form, files, output, options)
     _write(content, notes, output, options)
 
@@ -166,26 +167,14 @@ def _figures(files: tuple[Path, ...], output: Path | None, options: dict[str, An
         click.echo(f"wrote {len(written)} figures to {output}", err=True)
 
 
-def _may_write(output: Path | None, files: tuple[Path, ...], *, force: bool) -> None:
-    from mansard.cli.estimate_options import may_write
-    from mansard.core.errors import UsageError
-
-    may_write(output, force=force)
-    if output is not None and output.exists() and any(output.samefile(f) for f in files):
-        raise UsageError(f"the output {output} is an input itself", hint="choose another -o")
-
-
 def _write(content: bytes, notes: list[str], output: Path | None, options: dict[str, Any]) -> None:
-    from mansard.core.errors import UsageError
+    from mansard.core.outputs import write_whole
 
     if output is None:
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
     else:
-        try:
-            output.write_bytes(content)
-        except OSError as error:
-            raise UsageError(f"cannot write {output}: {error.strerror or error}", hint="choose another -o") from None
+        write_whole(output, content, force=options["force"])
     for note in notes:
         click.echo(note, err=True)
     if options["as_json"]:

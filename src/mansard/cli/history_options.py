@@ -89,17 +89,14 @@ def write_output(target: Path | None, text: str, *, force: bool) -> None:
     """Write text to a file, or to stdout where none is named.
 
     Raises:
-        UsageError: the file exists, or cannot be written.
+        UsageError: the file exists.
+        InputError: it cannot be written.
     """
-    from mansard.core.errors import UsageError
+    from mansard.core.outputs import may_write, write_whole
 
     if target is None:
         click.echo(text, nl=False)
         return
-    if target.exists() and not force:
-        raise UsageError(f"{target} exists", hint="add --force to replace it, or choose another name")
-    try:
-        target.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {target}: {error.strerror or error}", hint="choose another name") from None
+    may_write(target, force=force)
+    write_whole(target, text, force=force)
     click.echo(f"wrote {target}", err=True)

@@ -147,7 +147,7 @@ def _explained(error: Exception, args: list[str]) -> int:
         error = _environment_error(error)
     if not isinstance(error, MansardError):
         raise error
-    if _wants_json(args):
+    if _wants_json(args) and not error.beside_output:
         with contextlib.suppress(BrokenPipeError):
             click.echo(json.dumps(error.to_dict()))
     else:

@@ -54,6 +54,7 @@ def command(
       mansard report run.json detailed.json --figures figures/
     """
     from mansard.core.errors import UsageError
+    from mansard.core.outputs import may_write, write_whole
     from mansard.report.html import render_page
     from mansard.report.material import read
 
@@ -62,7 +63,7 @@ def command(
     if sum(str(f) == "-" for f in files) > 1:
         raise UsageError("- is given more than once, and there is one stdin", hint="name the other files")
     # Before any work: a run that is lost to a wrong -o is the worst kind of error message.
-    _may_write(output, files, force=force)
+    may_write(None if output == "-" else Path(output), force=force, sources=files)
     stdin = _stdin() if any(str(f) == "-" for f in files) else None
     made = read(files, stdin, _question(hardware, ceilings_file))
     page = render_page(made)
@@ -78,10 +79,7 @@ def command(
         sys.stdout.buffer.flush()
         return
     target = Path(output)
-    try:
-        target.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {target}: {error.strerror or error}", hint="choose another -o") from None
+    write_whole(target, page, force=force)
     if as_json:
         written = {"figures": [str(f) for f in figures]} if figures_dir is not None else {}
         click.echo(json.dumps({"output": str(target), "size_bytes": len(page.encode("utf-8")), **written}))
@@ -104,19 +102,3 @@ def _question(hardware: str | None, ceilings_file: Path | None) -> Question:
 
     path = ceilings_file
     return Question(hardware=hardware, ceilings=read_ceilings(path) if path is not None else None)
-
-
-def _may_write(output: str, sources: tuple[Path, ...], *, force: bool) -> None:
-    """Refuse an output that exists without --force, and an input file always."""
-    from mansard.core.errors import UsageError
-
-    if output == "-":
-        return
-    target = Path(output)
-    for source in sources:
-        if str(source) != "-" and source.exists() and target.exists() and target.samefile(source):
-            raise UsageError(f"the output {target} is an input itself", hint="choose another -o")
-    if target.is_dir():
-        raise UsageError(f"the output {target} is a directory, expected a file", hint="-o report.html")
-    if target.exists() and not force:
-        raise UsageError(f"{target} exists", hint="add --force to replace it, or choose another -o")

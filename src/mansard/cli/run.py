@@ -8,13 +8,14 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from mansard.core.errors import InputError, UndecidedError, UsageError
+from mansard.core.outputs import may_write, replace_folder
 
 if TYPE_CHECKING:
     from mansard.core import Ceilings
@@ -70,8 +71,11 @@ def command(
       mansard run train.py --epochs 3
       mansard run --report out.html -m my_package.train
     """
-    for option, path in (("-o", output), ("--report", report), ("--keep", keep)):
-        _may_write(option, path, force=force)
+    may_write(output, force=force)
+    may_write(report, force=force, option="--report")
+    _may_keep(keep, force=force)
+    if output is not None and output == report:
+        raise UsageError(f"-o and --report both name {output}", hint="give each a file of its own")
     if not as_module and not Path(program).exists():
         raise UsageError(f"no such program: {program}", hint="give a Python file, or -m with a module name")
 
@@ -81,47 +85,72 @@ def command(
 
     ceilings = _with_network(_ceilings(ceilings_file, talk), network_rate)
     before = _probe(ceilings) if ceilings_file is None else None
-    exit_code, trace = _recorded([program, *args], as_module, as_json, keep, talk)
+    exit_code, trace, failed = _recorded([program, *args], as_module, as_json, keep, talk)
     if trace is None:
-        return exit_code
+        return _unless_failed(failed, exit_code)
     line = shlex.join((["-m"] if as_module else []) + [program, *args])
     ceilings = _with_network(_for_threads(ceilings, trace.threads, ceilings_file, talk), network_rate)
     diagnosis = _diagnosed(trace, ceilings, before, line)
     if ceilings_file is not None:
         diagnosis = _with_origin(diagnosis, ceilings.machine, str(ceilings_file))
-    _deliver(diagnosis, trace, as_json, output, report, talk)
-    if not (as_json or quiet):
-        _print(diagnosis, verbose)
-        if verbose:
-            _print_numbers(diagnosis, trace)
-    return exit_code or _own_exit_code(diagnosis)
+
+    def show() -> None:
+        if not (as_json or quiet):
+            _print(diagnosis, verbose)
+            if verbose:
+                _print_numbers(diagnosis, trace)
+
+    try:
+        _deliver(diagnosis, trace, show, as_json=as_json, output=output, report=report, force=force, talk=talk)
+    except InputError as error:
+        _unless_failed(failed, 0)
+        return _unless_failed(error, exit_code)
+    return _unless_failed(failed, exit_code) or _own_exit_code(diagnosis)
+
+
+def _unless_failed(failed: InputError | None, exit_code: int) -> int:
+    """Return the program's exit code; where it is 0 and something could not be written, that is the error."""
+    if failed is None:
+        return exit_code
+    click.echo(f"mansard: {failed.message}", err=True)
+    if failed.hint:
+        click.echo(f"  hint: {failed.hint}", err=True)
+    return exit_code or failed.exit_code
 
 
 def _recorded(
     program: list[str], as_module: bool, as_json: bool, keep: Path | None, talk: Any
-) -> tuple[int, RunTrace | None]:
-    """Run the program; return its exit code and what it did, None where it failed before anything was recorded."""
+) -> tuple[int, RunTrace | None, InputError | None]:
+    """Run the program; return its exit code, what it did, and why that could not be kept.
+
+    What it did is None where it failed before anything was recorded.
+    """
     from mansard.trace.load import load_run
     from mansard.trace.recorders.record import record
 
     scratch = Path(tempfile.mkdtemp(prefix="mansard-"))
+    failed: InputError | None = None
     try:
         recording = record(program, module=as_module, directory=scratch, stdout=sys.stderr if as_json else None)
         if keep is not None:
-            _keep(scratch, keep)
+            try:
+                replace_folder(scratch, keep)
+            except InputError as error:  # the run may have taken hours: its recording stays where it is
+                failed = InputError(error.message, hint=f"{error.hint}; the recording is in {scratch}")
         if recording.exit_code != 0:
             talk(f"the program ended with exit code {recording.exit_code}")
         try:
-            return recording.exit_code, load_run(scratch)
+            return recording.exit_code, load_run(scratch), failed
         except UndecidedError as error:
             if recording.exit_code == 0:
                 raise
             talk(f"{error.message} {error.hint}".strip())
             if as_json:  # the exit code is the program's; what there is to say of it is a document all the same
                 click.echo(json.dumps(error.to_dict()))
-            return recording.exit_code, None
+            return recording.exit_code, None, failed
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        if failed is None:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _diagnosed(trace: RunTrace, ceilings: Ceilings, before: dict[str, float] | None, line: str) -> Diagnosis:
@@ -164,11 +193,21 @@ def _with_origin(diagnosis: Diagnosis, machine: Mapping[str, Any], name: str) ->
 
 
 def _deliver(
-    diagnosis: Diagnosis, trace: RunTrace, as_json: bool, output: Path | None, report: Path | None, talk: Any
+    diagnosis: Diagnosis,
+    trace: RunTrace,
+    show: Callable[[], None],
+    *,
+    as_json: bool,
+    output: Path | None,
+    report: Path | None,
+    force: bool,
+    talk: Any,
 ) -> None:
-    """Write the documents that were asked for."""
+    """Write the documents that were asked for, and show the diagnosis."""
     if not as_json and output is None and report is None:
+        show()
         return
+    from mansard.cli.outputs import deliver
     from mansard.core.document import dumps, to_jsonable
     from mansard.diagnose.fixed_cost import fixed_costs_of_trace
     from mansard.diagnose.metrics import run_metrics
@@ -180,57 +219,37 @@ def _deliver(
     kept = {} if picture is None else {"timeline": picture.document()}
     numbers = {"metrics": run_metrics(diagnosis, occupied_of(trace)), "fixed_costs": fixed_costs_of_trace(trace)}
     document = dumps({**to_document(diagnosis), **dict(to_jsonable(numbers)), **kept})
-    if as_json:
-        sys.stdout.write(document)
-        sys.stdout.flush()
-    if output is not None:
-        _write(output, document)
-        talk(f"wrote {output}")
-    if report is not None:
+
+    def page() -> str:
         from mansard.report.html import render as render_html
 
-        _write(report, render_html(diagnosis, picture))
-        talk(f"wrote {report}")
+        return render_html(diagnosis, picture)
+
+    def shown() -> None:
+        if as_json:
+            sys.stdout.write(document)
+            sys.stdout.flush()
+        show()
+
+    deliver(shown, [(output, lambda: document), (report, page)], force=force, say=talk)
 
 
-def _may_write(option: str, path: Path | None, *, force: bool) -> None:
-    """Refuse an output before the program runs, where it could not be written after it.
+def _may_keep(path: Path | None, *, force: bool) -> None:
+    """Refuse a place for the recording before the program runs, where it could not be written after it.
 
     `--force` replaces a file, and a directory that holds a recording; it never takes away another directory.
     """
     if path is None:
         return
-    if path.is_dir() and option != "--keep":
-        raise UsageError(f"{option} {path} is a directory, expected a file", hint=f"{option} {path / 'run'}")
-    if path.exists() and not force:
-        raise UsageError(f"{path} exists already", hint="give --force to replace it")
-    if (
-        option == "--keep"
-        and path.exists()
-        and not (path / "meta.json").is_file()
-        and (path.is_file() or any(path.iterdir()))
-    ):
+    if path.is_dir():
+        if not force:
+            raise UsageError(f"{path} exists", hint="give --force to replace it")
+        if not (path / "meta.json").is_file() and any(path.iterdir()):
+            raise UsageError(f"--keep {path} is not a recording and is not replaced", hint="give a new directory")
+        path = Path(os.path.realpath(path)).with_name(f".{path.name}.new")  # made beside the old one
+    elif path.exists():
         raise UsageError(f"--keep {path} is not a recording and is not replaced", hint="give a new directory")
-    parent = path.absolute().parent
-    if not parent.is_dir():
-        raise UsageError(f"cannot write {path}: there is no directory {parent}", hint="make it first")
-    if not os.access(parent if not path.is_file() else path, os.W_OK):
-        raise UsageError(f"cannot write {path}: permission denied", hint="choose another place")
-
-
-def _keep(recording: Path, keep: Path) -> None:
-    shutil.rmtree(keep, ignore_errors=True)
-    try:
-        shutil.copytree(recording, keep)
-    except OSError as error:
-        raise InputError(f"cannot keep the recording in {keep}: {error.strerror or error}") from None
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
+    may_write(path, force=False, option="--keep")
 
 
 def _own_exit_code(diagnosis: Diagnosis) -> int:

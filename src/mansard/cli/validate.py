@@ -49,15 +49,16 @@ def command(
         --calibration mine.json
       mansard validate --runs our_cluster.csv
     """
+    from mansard.cli.outputs import deliver
     from mansard.core.document import dumps, header, to_jsonable
     from mansard.core.errors import UsageError
+    from mansard.core.outputs import may_write
     from mansard.predict.validation import validate, validation_keys
     from mansard.report.validate_text import validate_text
 
     if runs is not None and (models is not None or ceilings_file is not None):
         raise UsageError("--runs is about recorded runs; --models and --ceilings are about this machine")
-    if output is not None and output.exists() and not force:
-        raise UsageError(f"{output} exists", hint="--force replaces it", code="exists")
+    may_write(output, force=force)
     if runs is not None:
         from mansard.predict.recorded_runs import read_runs
 
@@ -69,10 +70,11 @@ def command(
         basis = "runs of small models on this machine"
     found = validate(cases, basis=basis)
     document = to_jsonable({**header("validation/1", environment), **validation_keys(found, refused)})
-    if output is not None:
-        output.write_text(dumps(document), encoding="utf-8")
-        click.echo(f"wrote {output}", err=True)
-    click.echo(dumps(document) if as_json else validate_text(document, every=verbose), nl=not as_json)
+
+    def show() -> None:
+        click.echo(dumps(document) if as_json else validate_text(document, every=verbose), nl=not as_json)
+
+    deliver(show, [(output, lambda: dumps(document))], force=force)
     return _exit_code(cases, found.implausible)
 
 

@@ -17,6 +17,7 @@ class MansardError(Exception):
 
     exit_code = 4
     default_code = "error"
+    beside_output = False  # whether stdout has the result already, so that the error belongs on stderr
 
     def __init__(self, message: str, *, hint: str = "", code: str = "") -> None:
         super().__init__(message)

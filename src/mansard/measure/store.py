@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import platformdirs
 from mansard.core.ceilings import Ceilings, ceilings_from_json
 from mansard.core.document import dumps, header, read_document, to_jsonable
 from mansard.core.errors import InputError
+from mansard.core.outputs import write_whole
 from mansard.measure.machine import choose_cpus, describe, fingerprint
 
 SCHEMA = "ceilings/1"
@@ -54,20 +54,13 @@ def write_text(path: Path, text: str) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    except OSError as error:
+        write_whole(path, text)
+    except (OSError, InputError) as error:
+        reason = error.message if isinstance(error, InputError) else f"cannot write {path}: {error.strerror or error}"
         raise InputError(
-            f"cannot write {path}: {error.strerror or error}",
+            reason,
             hint=f"give a folder of yours: -o for results, {DIRECTORY_VARIABLE} for what is kept",
         ) from None
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            os.fchmod(stream.fileno(), 0o644)  # a temporary file is born private
-        os.replace(temporary, path)
-    except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def save(ceilings: Ceilings, *, directory: Path | None = None) -> Path:

@@ -7,6 +7,7 @@ everywhere. Text of a profile is drawn as it is: it is never mathematics.
 
 from __future__ import annotations
 
+import io
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mansard.core.errors import UsageError
+from mansard.core.outputs import write_whole
 from mansard.report.frames import needs
 from mansard.report.text import clean
 
@@ -53,26 +55,32 @@ def write_figures(
         force: Replace files that exist.
 
     Raises:
-        UsageError: matplotlib is not installed, an unknown format, or a file exists or cannot be written.
+        UsageError: matplotlib is not installed, an unknown format, a file exists, or the directory cannot be made.
+        InputError: a file cannot be written.
     """
     targets = targets_of(drawn, directory, formats, force=force)
     try:
         from matplotlib import rc_context
     except ImportError:
         raise needs("matplotlib", "figures") from None
+    contents: dict[Path, bytes] = {}
+    with rc_context(_STYLE):
+        for name, paths in targets.items():
+            title, draw = drawn[name]
+            figure = draw()
+            for path in paths:
+                held = io.BytesIO()
+                figure.savefig(held, format=path.suffix[1:], metadata=_metadata(path.suffix[1:], title))
+                contents[path] = held.getvalue()
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with rc_context(_STYLE):
-            for name, paths in targets.items():
-                title, draw = drawn[name]
-                figure = draw()
-                for path in paths:
-                    figure.savefig(path, format=path.suffix[1:], metadata=_metadata(path.suffix[1:], title))
     except OSError as error:
         raise UsageError(
             f"cannot write {directory}: {error.strerror or error}", hint="choose another directory"
         ) from None
-    return [p for paths in targets.values() for p in paths]
+    for path, content in contents.items():
+        write_whole(path, content, force=force)
+    return list(contents)
 
 
 def targets_of(names: Iterable[str], directory: Path, formats: Sequence[str], *, force: bool) -> dict[str, list[Path]]:

@@ -45,10 +45,11 @@ def command(model: str, **options: Any) -> int:
         --output 256 --tpot "10 ms" --rate 40 \\
         --kv-rate "50 GB/s"
     """
-    from mansard.cli.estimate_options import may_write, parse_time
+    from mansard.cli.estimate_options import parse_time
     from mansard.cli.plan.deliver import deliver
     from mansard.core.document import to_jsonable
     from mansard.core.errors import UsageError
+    from mansard.core.outputs import may_write
     from mansard.plan.disaggregate import compare
     from mansard.plan.disaggregate_document import disaggregate_document
     from mansard.plan.site import site_of

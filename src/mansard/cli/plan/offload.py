@@ -59,10 +59,10 @@ def command(model: str | None, **options: Any) -> int:
         --threads 8192 --bytes-per-thread 16 \\
         --blocks 8
     """
-    from mansard.cli.estimate_options import may_write
     from mansard.cli.plan.deliver import deliver
     from mansard.core.document import to_jsonable
     from mansard.core.errors import UsageError
+    from mansard.core.outputs import may_write
     from mansard.plan.site import site_of
     from mansard.report.plan_offload_text import offload_text
 

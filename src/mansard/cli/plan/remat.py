@@ -50,11 +50,11 @@ def command(model: str, **options: Any) -> int:
       mansard plan remat config.json --on ceilings.json --link-rate "25 GB/s" \\
         --seq 4096 --budget "40 GB"
     """
-    from mansard.cli.estimate_options import may_write
     from mansard.cli.plan.deliver import deliver
     from mansard.core import is_known
     from mansard.core.document import to_jsonable
     from mansard.core.errors import UsageError
+    from mansard.core.outputs import may_write
     from mansard.core.units import parse_quantity
     from mansard.plan.remat import fastest_within, front, keep_everything
     from mansard.plan.remat_document import remat_document

@@ -75,9 +75,9 @@ def command(model: str, **options: Any) -> int:
         --network "50 GB/s" --context 9216 \\
         --concurrency 16,64,256 --by cost --tpot "30 ms"
     """
-    from mansard.cli.estimate_options import may_write
     from mansard.cli.plan.deliver import deliver
     from mansard.core.document import to_jsonable
+    from mansard.core.outputs import may_write
     from mansard.core.unknown import Unknown
     from mansard.plan.shard.document import shard_document
     from mansard.plan.shard.search import search

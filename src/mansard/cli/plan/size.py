@@ -50,10 +50,10 @@ def command(models: tuple[str, ...], **options: Any) -> int:
       mansard plan size --params 1T --params 1T/32B --dtype bf16 --on gh200-96gb \\
         --devices 21
     """
-    from mansard.cli.estimate_options import may_write
     from mansard.cli.plan.deliver import deliver
     from mansard.core.document import to_jsonable
     from mansard.core.errors import UsageError
+    from mansard.core.outputs import may_write
     from mansard.plan.params import parse_params
     from mansard.plan.site import sites
     from mansard.plan.size import size_model, size_params

@@ -48,10 +48,11 @@ def command(model: str, **options: Any) -> int:
       mansard plan whatif llama-3.1-70b --on h200 --tp 8 --phase prefill \\
         --seq 8192 --set network=off --set bf16=fp8
     """
-    from mansard.cli.estimate_options import may_write, parse_time, tower_tokens_of
+    from mansard.cli.estimate_options import parse_time, tower_tokens_of
     from mansard.cli.plan.deliver import deliver
     from mansard.core.document import to_jsonable
     from mansard.core.errors import UsageError
+    from mansard.core.outputs import may_write
     from mansard.plan.whatif import parse_change, whatif, whatif_document
     from mansard.predict.estimate import Request
     from mansard.predict.machines import load_machine
