@@ -72,8 +72,8 @@ def question_options(function: F) -> F:
 
 def question_of(options: Mapping[str, Any], inputs: Inputs, device: int | None) -> Question:
     """Return what was asked on the command line."""
-    from mansard.cli.trace.common import amount
     from mansard.core.errors import UsageError
+    from mansard.core.units import positive_amount as amount
     from mansard.diagnose.facts import points_of
     from mansard.diagnose.inputs import load_ceilings
     from mansard.diagnose.profile import Question
@@ -137,8 +137,8 @@ def _stated(options: Mapping[str, Any], estimate: Estimate | None) -> StatedWork
     """Return the FLOP that were stated; those of a model are stated by the model."""
     from dataclasses import replace
 
-    from mansard.cli.trace.common import amount
     from mansard.core.errors import UsageError
+    from mansard.core.units import positive_amount as amount
     from mansard.diagnose.profile import Question, stated_work
     from mansard.diagnose.scope_guard import StatedWork
 

@@ -100,6 +100,32 @@ def parse_quantity(text: str, dimension: str) -> float:
     return value
 
 
+def positive_amount(given: str | float | None, dimension: str, name: str, *, scale: float = 1.0) -> float | None:
+    """Return a positive amount in the SI base unit; None where none was given.
+
+    Args:
+        given: A plain number in the base unit (times `scale`), also as text, or a number with a unit.
+        dimension: As `parse_quantity` takes it.
+        name: Of the option, for messages.
+        scale: What a plain number counts.
+
+    Raises:
+        UsageError: it cannot be read, or it is not finite and above zero.
+
+    >>> positive_amount("400 Gbit/s", "bytes_per_s", "--network-rate"), positive_amount(2, "flop", "--flops", scale=1e12)
+    (50000000000.0, 2000000000000.0)
+    """
+    if given is None:
+        return None
+    try:
+        value = float(given) * scale
+    except ValueError:
+        value = parse_quantity(str(given), dimension)
+    if not (math.isfinite(value) and value > 0):
+        raise UsageError(f"{name} is {given}, expected a positive number")
+    return value
+
+
 def _words(dimension: str) -> str:
     return {
         "flop": "an amount of work (FLOP)",

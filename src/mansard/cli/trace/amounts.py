@@ -134,8 +134,8 @@ def _given(
     timeline: Timeline, options: Mapping[str, Any], device: int
 ) -> tuple[float | None, float | None, list[Finding]]:
     """Return the FLOP and bytes that were given; those of a whole profile are scaled to a window, never left whole."""
-    from mansard.cli.trace.common import amount
     from mansard.core.errors import UsageError
+    from mansard.core.units import positive_amount as amount
     from mansard.trace.run import Finding
 
     flop, moved = amount(options["flops"], "flop", "--flops"), amount(options["moved"], "bytes", "--bytes")

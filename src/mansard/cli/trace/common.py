@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mansard.core.errors import UsageError
-
 if TYPE_CHECKING:
     from mansard.trace.many import Progress as FilesProgress
     from mansard.trace.timeline import Kind, Timeline
@@ -59,7 +57,7 @@ def read(
     from mansard.core.errors import InputError
     from mansard.core.units import parse_quantity
     from mansard.trace.open import open_trace
-    from mansard.trace.window import origin_ns, trim
+    from mansard.trace.prepare import cut
 
     limit = int(parse_quantity(options["memory_limit"], "bytes")) if options["memory_limit"] else None
     with _Progress() as progress:
@@ -77,11 +75,7 @@ def read(
             timeline = _device_alone(options["file"], limit, progress)
     if prepare is not None:
         timeline = prepare(timeline)
-    if options["trim"]:
-        zero = origin_ns(timeline)
-        start, end = (zero + _time_ns(text) for text in options["trim"])
-        timeline = trim(timeline, start, end)
-    return timeline
+    return cut(timeline, options["trim"])
 
 
 def _device_alone(file: Path, limit: int | None, progress: _Progress) -> Timeline:
@@ -102,53 +96,11 @@ def with_demands(options: Mapping[str, Any]) -> Callable[[Timeline], Timeline]:
     """Return what gives the kernels of a profile their FLOP and bytes: an Nsight Compute report first, then the profile itself."""
 
     def prepare(timeline: Timeline) -> Timeline:
-        from mansard.trace.kernel_demand import KernelDemand, recorded_demand, with_demand
+        from mansard.trace.prepare import with_counters
 
-        found: list[KernelDemand] = []
-        if options.get("ncu") is not None:
-            from mansard.trace.ncu_demand import demand_of_report
-            from mansard.trace.readers.ncu import read_report
-
-            found.append(demand_of_report(timeline, read_report(options["ncu"])))
-        return with_demand(timeline, [*found, *recorded_demand(timeline)])
+        return with_counters(timeline, options.get("ncu"))
 
     return prepare
-
-
-def _time_ns(text: str) -> int:
-    """Return a time of --trim in ns: plain seconds, or a number with a unit."""
-    from decimal import Decimal, InvalidOperation
-
-    from mansard.core.units import parse_quantity
-
-    try:
-        value = Decimal(text)
-        if value.is_finite() and value >= 0:
-            return int((value * 10**9).to_integral_value())
-        raise UsageError(f"--trim {text}: expected a time from 0 on")
-    except InvalidOperation:
-        return round(parse_quantity(text, "s") * 1e9)
-
-
-def device_index(timeline: Timeline, number: int | None) -> int | None:
-    """Return the index of the device that people know by a number.
-
-    Raises:
-        UsageError: The profile has none of that number, or several (of several ranks).
-    """
-    if number is None:
-        return None
-    hits = [i for i, d in enumerate(timeline.devices) if d.number == number and i in timeline.used_devices]
-    if len(hits) == 1:
-        return hits[0]
-    used = ", ".join(timeline.devices[i].shown for i in timeline.used_devices) or "none"
-    if not hits:
-        raise UsageError(
-            f"no device {number} did any work in this profile", hint=f"devices with work: {used}", code="no_such_device"
-        )
-    raise UsageError(
-        f"several devices have the number {number}: {used}", hint="open one rank's file alone", code="ambiguous_device"
-    )
 
 
 def deliver(document: Mapping[str, Any], lines: Callable[[Mapping[str, Any]], list[str]], *, as_json: bool) -> None:
@@ -166,30 +118,6 @@ def deliver(document: Mapping[str, Any], lines: Callable[[Mapping[str, Any]], li
 def exit_code(document: Mapping[str, Any]) -> int:
     """Return 3 where no kernels were recorded or the file is incomplete, so that nothing can be judged from it; else 0."""
     return 0 if document["status"] == "complete" else 3
-
-
-def amount(text: str | None, dimension: str, option: str, *, scale: float = 1.0) -> float | None:
-    """Return a positive amount: a plain number in the base unit (times `scale`), or a number with a unit.
-
-    Args:
-        text: What was typed.
-        dimension: For `core.units.parse_quantity`.
-        option: For messages.
-        scale: What a plain number counts.
-    """
-    import math
-
-    from mansard.core.units import parse_quantity
-
-    if text is None:
-        return None
-    try:
-        value = float(text) * scale
-    except ValueError:
-        value = parse_quantity(text, dimension)
-    if not (math.isfinite(value) and value > 0):
-        raise UsageError(f"{option} is {text}, expected a positive number")
-    return value
 
 
 class _Progress:

@@ -49,14 +49,16 @@ def command(**options: Any) -> int:
       mansard trace intensity trace.json.gz --hardware h100-sxm
     """  # fmt: skip
     from mansard.cli.trace.amounts import amounts
-    from mansard.cli.trace.common import amount, deliver, device_index, read, with_demands
+    from mansard.cli.trace.common import deliver, read, with_demands
     from mansard.cli.trace.mfu import peak_of
     from mansard.core.errors import UndecidedError, UsageError
+    from mansard.core.units import positive_amount as amount
     from mansard.core.unknown import Implausible
     from mansard.diagnose.intensity import intensity
     from mansard.diagnose.peaks import compute_peak, identify, memory_bandwidth, report_peaks
     from mansard.report.trace_document import intensity_document, no_kernel_findings
     from mansard.report.trace_text import intensity_lines
+    from mansard.trace.prepare import device_index
 
     if options["bandwidth"] is not None and options["hbm_bw_gbps"] is not None:
         raise UsageError("--bandwidth and --hbm-bw-gbps are the same thing", hint="give one of them")

@@ -32,7 +32,7 @@ def command(**options: Any) -> int:
     """
     import numpy as np
 
-    from mansard.cli.trace.common import deliver, device_index, read, with_demands
+    from mansard.cli.trace.common import deliver, read, with_demands
     from mansard.report.trace_document import kernels_document
     from mansard.report.trace_launches import launches_document
     from mansard.report.trace_text import kernels_lines
@@ -41,6 +41,7 @@ def command(**options: Any) -> int:
     from mansard.trace.kernels import graphs, kernel_table
     from mansard.trace.launches import join_launches
     from mansard.trace.operators_of import operators_of, work_by_operator
+    from mansard.trace.prepare import device_index
     from mansard.trace.timeline import Kind
     from mansard.trace.window import only_device
 

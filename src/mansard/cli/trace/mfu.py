@@ -99,12 +99,13 @@ def command(**options: Any) -> int:
       mansard trace mfu profile.sqlite --region step --model config.json \\
         --phase train --batch 8 --seq 4096 --dtype bf16
     """  # fmt: skip
-    from mansard.cli.trace.common import deliver, device_index, read, with_demands
+    from mansard.cli.trace.common import deliver, read, with_demands
     from mansard.core.unknown import is_known
     from mansard.diagnose.peaks import compute_peak, identify
     from mansard.diagnose.utilisation import region_use
     from mansard.report.trace_document import mfu_document
     from mansard.report.trace_text import mfu_lines
+    from mansard.trace.prepare import device_index
     from mansard.trace.profile_steps import find_steps
     from mansard.trace.regions import attribute
     from mansard.trace.timeline import Kind
@@ -130,8 +131,8 @@ def command(**options: Any) -> int:
 
 def peak_of(options: Mapping[str, Any]) -> float | None:
     """Return the peak that was given [FLOP/s]."""
-    from mansard.cli.trace.common import amount
     from mansard.core.errors import UsageError
+    from mansard.core.units import positive_amount as amount
 
     if options["peak"] is not None and options["peak_tflops"] is not None:
         raise UsageError("--peak and --peak-tflops are the same thing", hint="give one of them")
@@ -142,8 +143,8 @@ def peak_of(options: Mapping[str, Any]) -> float | None:
 
 def work_of(options: Mapping[str, Any]) -> Work:
     """Return FLOP and tokens of one occurrence, as given or counted from a model."""
-    from mansard.cli.trace.common import amount
     from mansard.core.errors import UsageError
+    from mansard.core.units import positive_amount as amount
     from mansard.core.unknown import Unknown
     from mansard.diagnose.utilisation import Work
 

@@ -17,10 +17,11 @@ def command(**options: Any) -> int:
     \b
       mansard trace overlap profile.sqlite --json
     """
-    from mansard.cli.trace.common import deliver, device_index, exit_code, read
+    from mansard.cli.trace.common import deliver, exit_code, read
     from mansard.report.trace_document import device_document, head, kinds_document, no_kernel_findings
     from mansard.report.trace_text import overlap_lines
     from mansard.trace.occupancy import device_times
+    from mansard.trace.prepare import device_index
 
     timeline = read(options, spare_host=True)
     chosen = device_index(timeline, options["device"])

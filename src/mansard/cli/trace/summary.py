@@ -45,13 +45,13 @@ def summarise(timeline: Timeline, options: Mapping[str, Any]) -> dict[str, Any]:
     Ranges and kernel names come first and leave nothing behind but their figures, then one device after the other: of a
     large profile, little more than its own columns is held.
     """
-    from mansard.cli.trace.common import device_index
     from mansard.diagnose.peaks import identify
     from mansard.report.trace_document import summary_document
     from mansard.trace.categories import load_rules, shipped_rules
     from mansard.trace.kernels import graphs, kernel_table
     from mansard.trace.launches import join_launches, lean
     from mansard.trace.occupancy import each_device_time
+    from mansard.trace.prepare import device_index
     from mansard.trace.profile_steps import find_steps
     from mansard.trace.regions import attribute
     from mansard.trace.timeline import Kind
