@@ -1,12 +1,8 @@
 from __future__ import annotations
 
-import base64
 import dataclasses
-import hashlib
 import importlib.util
-import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -79,49 +75,91 @@ def hostile(sample: Diagnosis) -> Diagnosis:
     )  # fmt: skip
 
 
-class Browser:
-    """A headless browser that opens a page, runs a probe in it and gives the document back."""
+class Opened:
+    """A page in a browser with everything that was requested by it and went wrong in it."""
 
-    def __init__(self, program: str, folder: Path) -> None:
-        self.program, self.folder = program, folder
+    def __init__(self, browser, path: Path, *, width: int = 1280, height: int = 900, scheme: str = "light") -> None:
+        self.requests: list[str] = []
+        self.errors: list[str] = []
+        self.context = browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
+        )
+        self.page = self.context.new_page()
+        self.page.on("request", lambda r: self.requests.append(r.url))
+        self.page.on("console", lambda m: self.errors.append(m.text) if m.type in ("error", "warning") else None)
+        self.page.on("pageerror", lambda e: self.errors.append(str(e)))
+        self.page.goto(path.as_uri())
+        self.page.wait_for_selector("html[data-ready][data-sections], html[data-sections]:not(:has(#payload))")
 
-    def dom(self, page: str, probe: str = "") -> str:
-        """Return the document after its scripts and then `probe` have run; the probe may set attributes to report."""
-        if probe:
-            waiting = f"""(function wait() {{
-              if (!document.documentElement.dataset.ready) {{ setTimeout(wait, 20); return; }}
-              try {{ {probe} }} catch (e) {{ document.documentElement.dataset.failed = String(e); }}
-            }})();"""
-            allowed = base64.b64encode(hashlib.sha256(waiting.encode()).digest()).decode()
-            page = page.replace("script-src ", f"script-src 'sha256-{allowed}' ", 1)
-            page = page.replace("</body>", f"<script>{waiting}</script></body>")
-        path = self.folder / "page.html"
-        path.write_text(page, encoding="utf-8")
-        done = subprocess.run(
-            [self.program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-             f"--user-data-dir={self.folder / 'profile'}", "--window-size=1200,900", "--virtual-time-budget=5000",
-             "--dump-dom", path.as_uri()],
-            capture_output=True, timeout=120, check=True,
-        )  # fmt: skip
-        return done.stdout.decode("utf-8", "replace")
+    def plot(self, key: str, index: int = 0):
+        """Return a plot after it is drawn."""
+        host = self.page.locator(f"#s-{key} .plot").nth(index)
+        host.scroll_into_view_if_needed()
+        host.locator(".main-svg").first.wait_for(state="attached")
+        return host
+
+    def hover_mark(self, name: str) -> str:
+        """Move the mouse to the first operator of the roofline whose escaped name begins so; return what is said of it."""
+        point = self.page.evaluate(
+            """(name) => {
+              const gd = document.getElementById('roofline'), f = gd._fullLayout;
+              gd.scrollIntoView({ block: 'center' });
+              const box = gd.getBoundingClientRect();
+              for (const t of gd.data.filter(t => t.meta === 'operators')) {
+                const i = t.text.findIndex(s => s.startsWith(name));
+                if (i >= 0) {
+                  return { x: box.left + f.xaxis._offset + f.xaxis.d2p(t.x[i]), y: box.top + f.yaxis._offset + f.yaxis.d2p(t.y[i]) };
+                }
+              }
+            }""",
+            name,
+        )
+        self.page.mouse.move(point["x"], point["y"])
+        self.page.wait_for_selector("#roofline .hoverlayer .hovertext")
+        return self.page.locator("#roofline .hoverlayer").text_content()
 
 
-def attribute(dom: str, name: str) -> str | None:
-    """Return a data attribute of the document's root."""
-    root = re.search(r"<html[^>]*>", dom)
-    assert root is not None
-    found = re.search(rf'data-{name}="([^"]*)"', root.group(0))
-    return found.group(1) if found else None
-
-
-@pytest.fixture(scope="session")
-def root_attribute():
-    return attribute
-
-
-@pytest.fixture
-def browser(tmp_path: Path) -> Browser:
+@pytest.fixture(scope="module")
+def chromium():
+    """One browser for a module: an open driver would leave an event loop running for the tests of other rooms."""
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if program is None:
         pytest.skip("no chromium on this machine: the page cannot be opened")
-    return Browser(program, tmp_path)
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: the page cannot be driven"
+    )
+    with playwright.sync_playwright() as driver:
+        try:
+            browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        except playwright.Error as error:
+            pytest.skip(f"chromium does not start on this machine: {str(error).splitlines()[0]}")
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(chromium):
+    """Open a page; it is closed after the test."""
+    opened: list[Opened] = []
+
+    def opener(path: Path, **how) -> Opened:
+        opened.append(Opened(chromium, path, **how))
+        return opened[-1]
+
+    yield opener
+    for one in opened:
+        one.context.close()
+
+
+@pytest.fixture(scope="module")
+def keep_open(chromium):
+    """Open a page that several tests of a module look at."""
+    opened: list[Opened] = []
+
+    def opener(path: Path, **how) -> Opened:
+        opened.append(Opened(chromium, path, **how))
+        return opened[-1]
+
+    yield opener
+    for one in opened:
+        one.context.close()

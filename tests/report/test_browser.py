@@ -6,7 +6,6 @@ import base64
 import dataclasses
 import importlib.util
 import json
-import shutil
 import sys
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from mansard.report.html import render_page
 from mansard.report.material import read
 
 ASSETS = Path(__file__).with_name("assets")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 GRID = """async ([url, columns, rows]) => {
   const image = new Image(); image.src = url; await image.decode();
@@ -36,22 +34,6 @@ def _mixed():
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    if CHROMIUM is None:
-        pytest.skip("no chromium on this machine: the page cannot be opened")
-    playwright = pytest.importorskip(
-        "playwright.sync_api", reason="playwright is not installed: the page cannot be driven"
-    )
-    with playwright.sync_playwright() as driver:
-        try:
-            browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        except playwright.Error as error:
-            pytest.skip(f"chromium does not start on this machine: {str(error).splitlines()[0]}")
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -75,34 +57,9 @@ def page_file(sample, folder):
     return path
 
 
-class Opened:
-    """A page with everything that went wrong in it."""
-
-    def __init__(self, browser, path, *, width=1280, scheme="light"):
-        self.requests, self.errors = [], []
-        self.context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
-        )
-        self.page = self.context.new_page()
-        self.page.on("request", lambda r: self.requests.append(r.url))
-        self.page.on("console", lambda m: self.errors.append(m.text) if m.type in ("error", "warning") else None)
-        self.page.on("pageerror", lambda e: self.errors.append(str(e)))
-        self.page.goto(path.as_uri())
-        self.page.wait_for_selector("html[data-ready][data-sections]")
-
-    def plot(self, key, index=0):
-        """Return a plot after it is drawn."""
-        host = self.page.locator(f"#s-{key} .plot").nth(index)
-        host.scroll_into_view_if_needed()
-        host.locator(".main-svg").first.wait_for(state="attached")
-        return host
-
-
 @pytest.fixture(scope="module")
-def opened(chromium, page_file):
-    found = Opened(chromium, page_file)
-    yield found
-    found.context.close()
+def opened(keep_open, page_file):
+    return keep_open(page_file)
 
 
 def test_nothing_is_requested_and_nothing_fails(opened, page_file) -> None:
@@ -124,16 +81,7 @@ def test_hover_says_what_a_piece_of_time_is(opened) -> None:
 
 
 def test_hover_on_the_roofline_is_the_receipt(opened) -> None:
-    opened.page.evaluate("window.scrollTo(0, 0)")
-    point = opened.page.evaluate("""() => {
-      const gd = document.getElementById('roofline'), c = gd.data.findIndex(t => t.meta === 'operators');
-      gd.scrollIntoView({ block: 'center' });
-      const box = gd.getBoundingClientRect(), f = gd._fullLayout, t = gd.data[c];
-      return { x: box.left + f.xaxis._offset + f.xaxis.d2p(t.x[0]), y: box.top + f.yaxis._offset + f.yaxis.d2p(t.y[0]) };
-    }""")
-    opened.page.mouse.move(point["x"], point["y"])
-    opened.page.wait_for_selector("#roofline .hoverlayer .hovertext")
-    text = opened.page.locator("#roofline .hoverlayer").text_content()
+    text = opened.hover_mark("")
     for word in ("ceiling: f32 matrix 205 GFLOP/s", "share of ceiling", "2mnk FLOP"):
         assert word in text, word
 
@@ -195,8 +143,8 @@ def test_folded_runs_open(opened) -> None:
     opened.page.locator("#s-run2 summary").click()
 
 
-def test_print_draws_every_chart(chromium, page_file) -> None:
-    found = Opened(chromium, page_file)
+def test_print_draws_every_chart(open_page, page_file) -> None:
+    found = open_page(page_file)
     undrawn = "Array.from(document.querySelectorAll('section .plot')).filter(p => !p.querySelector('.main-svg')).length"
     assert found.page.evaluate(undrawn) > 0  # they wait for the reader to come near
     pdf = found.page.pdf(format="A4")
@@ -204,25 +152,22 @@ def test_print_draws_every_chart(chromium, page_file) -> None:
     assert found.page.evaluate(undrawn) == 0
     assert found.page.evaluate("document.documentElement.dataset.theme") == "light"
     assert found.errors == []
-    found.context.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing(chromium, page_file, scheme) -> None:
-    found = Opened(chromium, page_file, scheme=scheme)
+def test_axe_finds_nothing(open_page, page_file, scheme) -> None:
+    found = open_page(page_file, scheme=scheme)
     found.page.evaluate(ASSETS.joinpath("axe.min.js").read_text(encoding="utf-8"))
     result = found.page.evaluate("axe.run({ resultTypes: ['violations'] })")
     told = [(v["id"], v["nodes"][0]["html"][:120], len(v["nodes"])) for v in result["violations"]]
     assert told == []
-    found.context.close()
 
 
-def test_a_phone_scrolls_in_one_direction(chromium, page_file) -> None:
-    found = Opened(chromium, page_file, width=390)
+def test_a_phone_scrolls_in_one_direction(open_page, page_file) -> None:
+    found = open_page(page_file, width=390)
     assert found.page.evaluate("document.documentElement.scrollWidth") <= 390
     found.plot("f3-time")
     assert found.page.evaluate("document.documentElement.scrollWidth") <= 390
-    found.context.close()
 
 
 def _grid(opened, columns=32, rows=16):
@@ -236,23 +181,21 @@ def _grid(opened, columns=32, rows=16):
     return found
 
 
-def test_the_roofline_looks_as_it_did(chromium, page_file) -> None:
+def test_the_roofline_looks_as_it_did(open_page, page_file) -> None:
     """A picture of 32 x 16 mean brightnesses: fonts may differ between machines, the place of lines and marks may not."""
     stored = json.loads(ASSETS.joinpath("roofline.json").read_text())
-    found = Opened(chromium, page_file)
+    found = open_page(page_file)
     now = _grid(found)
-    found.context.close()
     off = [abs(a - b) for a, b in zip(stored, now, strict=True)]
     assert sum(off) / len(off) < 0.03
     assert sum(o > 0.2 for o in off) <= 12
-    dark = Opened(chromium, page_file, scheme="dark")
+    dark = open_page(page_file, scheme="dark")
     seen = _grid(dark)
-    dark.context.close()
     assert sum(seen) / len(seen) < 0.25 < 0.85 < sum(now) / len(now)
 
 
 @pytest.mark.parametrize("policy", [True, False])
-def test_hostile_text_in_every_file_is_shown_and_never_run(chromium, hostile, folder, policy) -> None:
+def test_hostile_text_in_every_file_is_shown_and_never_run(open_page, hostile, folder, policy) -> None:
     made = _mixed()
     evil = ["</script><script>window.pwned=1</script>", "<img src=x onerror='window.pwned=2'>", "\x1b[31m\x00\u202ered", "K" * 10_000,
             "<b>bold</b><a href='javascript:window.pwned=3'>x</a>"]  # fmt: skip
@@ -279,7 +222,7 @@ def test_hostile_text_in_every_file_is_shown_and_never_run(chromium, hostile, fo
         text = text[:start] + text[text.index(">", start) + 1 :]
     path = folder / f"hostile{policy}.html"
     path.write_text(text, encoding="utf-8")
-    found = Opened(chromium, path)
+    found = open_page(path)
     found.page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
     keys = found.page.evaluate("Array.from(document.querySelectorAll('section[id^=s-]')).map(s => s.id.slice(2))")
     for key in keys:
@@ -299,4 +242,3 @@ def test_hostile_text_in_every_file_is_shown_and_never_run(chromium, hostile, fo
     assert found.page.locator("text=<img src=x onerror=").count() > 0
     assert "K" * 2000 not in found.page.inner_text("main")
     assert found.errors == []
-    found.context.close()
