@@ -8,11 +8,13 @@ from typing import Any
 from mansard.core.units import format_bytes, format_ratio, format_s
 from mansard.core.unknown import Unknown
 from mansard.report.trace_layout import table
+from mansard.report.trace_names import apart, labels
 from mansard.trace.categories import short_name
 from mansard.trace.device_facts import LaunchRow, launch_rows, memory_peak
 from mansard.trace.timeline import Timeline
 
 Document = Mapping[str, Any]
+_NAME = 60  # columns of a name where there is room
 _NOT_RECORDED = Unknown("not recorded")
 
 
@@ -48,10 +50,10 @@ def launches_lines(rows: Sequence[Document], limit: int) -> list[str]:
         return ["", "launches: the profile does not record how kernels were launched"]
     several = len({r["device"] for r in rows}) > 1
     cells = [
-        [r["short_name"], *([str(r["device"])] if several else []), str(r["calls"]), format_s(r["total_s"]), *(_plain(r[k]) for k in (
+        [name, *([str(r["device"])] if several else []), str(r["calls"]), format_s(r["total_s"]), *(_plain(r[k]) for k in (
             "blocks", "threads_per_block", "registers_per_thread")),
          _plain(r["shared_bytes_per_block"], format_bytes), _plain(r["blocks_per_unit"]), _plain(r["filled_ratio"], format_ratio)]
-        for r in rows[:limit]
+        for name, r in zip(apart(labels([r["name"] for r in rows[:limit]]), _NAME), rows, strict=False)
     ]  # fmt: skip
     head = [
         "launches",

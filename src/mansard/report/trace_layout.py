@@ -7,6 +7,8 @@ import textwrap
 from collections.abc import Sequence
 from itertools import groupby
 
+from mansard.report.trace_names import apart
+
 _GAP = 2
 _LEAST_NAME = (
     22,
@@ -170,8 +172,5 @@ def _drawn(head: Sequence[str], body: Sequence[Sequence[str]], widths: Sequence[
     deep = max(map(len, titles))
     above = [[""] * (deep - len(t)) + t for t in titles]
     lines = [_line([column[i] for column in above], widths, gap) for i in range(deep)]
-    return lines + [_line([_cut(c, w) for c, w in zip(row, widths, strict=True)], widths, gap) for row in body]
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 3] + "..."
+    columns = [apart([row[i] for row in body], w) for i, w in enumerate(widths)]
+    return lines + [_line(row, widths, gap) for row in zip(*columns, strict=True)]

@@ -8,8 +8,10 @@ from typing import Any
 from mansard.core.units import format_bytes, format_bytes_per_s, format_flop, format_flop_per_s, format_ratio, format_s
 from mansard.report.trace_launches import launches_lines, memory_lines
 from mansard.report.trace_layout import table as table
+from mansard.report.trace_names import apart, labels
 
 Document = Mapping[str, Any]
+_NAME, _OPERATOR = 60, 72  # columns of a name where there is room
 
 
 def shown(value: Any, form: Any) -> str:
@@ -129,10 +131,11 @@ def _step_lines(steps: Document) -> list[str]:
 
 
 def _kernel_lines(kernels: Sequence[Document], title: str) -> list[str]:
+    names = apart(labels([k["name"] for k in kernels]), _NAME)
     rows = [
-        [_cut(k["short_name"]), k["category"], str(k["calls"]), format_s(k["total_s"]), format_s(k["median_s"]),
+        [name, k["category"], str(k["calls"]), format_s(k["total_s"]), format_s(k["median_s"]),
          _cut(next(iter(k["operators"]), "-"), 36)]
-        for k in kernels
+        for name, k in zip(names, kernels, strict=True)
     ]  # fmt: skip
     return ["", *table([title, "category", "calls", "total", "median", "launched from"], rows)] if rows else []
 
@@ -158,18 +161,22 @@ def _work_lines(document: Document, limit: int) -> list[str]:
     demand = document["demand"]
     if not demand["flop_from"] and not demand["bytes_from"]:
         return []
+    operators = document["operators"][:limit]
+    titles = apart([f"{w['operator']} {w['shapes']}" for w in operators], _OPERATOR)
     rows = [
-        [_cut(f"{w['operator']} {w['shapes']}", 72), str(w["calls"]), str(w["kernels"]), format_s(w["kernel_sum_s"]),
+        [title, str(w["calls"]), str(w["kernels"]), format_s(w["kernel_sum_s"]),
          shown(w["flop"], format_flop), shown(w["bytes"], format_bytes), shown(w["flop_per_s"], format_flop_per_s),
          shown(w["bytes_per_s"], format_bytes_per_s)]
-        for w in document["operators"][:limit]
+        for title, w in zip(titles, operators, strict=True)
     ]  # fmt: skip
     head = ["operator", "calls", "kernels", "time", "FLOP", "bytes", "FLOP/s", "B/s"]
     if not rows:
+        kernels = [k for k in document["kernels"][:limit] if "flop" in k]
+        titles = apart(labels([k["name"] for k in kernels]), _OPERATOR)
         rows = [
-            [_cut(k["short_name"], 72), str(k["calls"]), str(k["calls"]), format_s(k["total_s"]), shown(k["flop"], format_flop),
+            [title, str(k["calls"]), str(k["calls"]), format_s(k["total_s"]), shown(k["flop"], format_flop),
              shown(k["bytes"], format_bytes), shown(k["flop_per_s"], format_flop_per_s), shown(k["bytes_per_s"], format_bytes_per_s)]
-            for k in document["kernels"][:limit] if "flop" in k
+            for title, k in zip(titles, kernels, strict=True)
         ]  # fmt: skip
         head[0] = "work of kernels"
     lines = ["", *table(head, rows)] if rows else []
@@ -196,10 +203,12 @@ def _collective_lines(collectives: Sequence[Document]) -> list[str]:
 
 def regions_lines(document: Document, limit: int) -> list[str]:
     """Return the text of `trace regions`."""
+    chosen = document["regions"][:limit]
+    names = apart([r["region"] for r in chosen], _NAME)
     rows = [
-        [_cut(r["region"]), str(r["instances"]), format_s(r["cpu_total_s"]), str(r["with_device_work"]), format_s(r["projected_total_s"]),
+        [name, str(r["instances"]), format_s(r["cpu_total_s"]), str(r["with_device_work"]), format_s(r["projected_total_s"]),
          format_s(r["gpu_sum_s"]), str(r["gpu_ops"])]
-        for r in document["regions"][:limit]
+        for name, r in zip(names, chosen, strict=True)
     ]  # fmt: skip
     head = ["region", "count", "CPU total", "with GPU work", "GPU projected", "GPU sum", "launches"]
     lines = [*_top(document), "", *table(head, rows)]
