@@ -147,6 +147,8 @@ def _curves(chart: Chart) -> Figure:
         axes.set_xscale("log")
     if chart.y_log:
         axes.set_yscale("log")
+    for start, end, colour in chart.bands:
+        axes.axvspan(start, end, color=COLOURS.get(colour, "#999999"), alpha=0.2, linewidth=0, zorder=0)
     for value in ys:
         axes.axhline(value, color="#333333", linewidth=0.7, linestyle="dashed", zorder=1)
     for value, _ in chart.uprights:

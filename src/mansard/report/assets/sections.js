@@ -111,6 +111,7 @@ var mansardSections = (function () {
   function references(chart, layout, yr) {
     layout.shapes = []; layout.annotations = [];
     function at(v, isLog) { return isLog ? Math.log10(v) : v; }
+    chart.bands.forEach(function (b) { layout.shapes.push({ type: "rect", xref: "x", yref: "paper", x0: b[0], x1: b[1], y0: 0, y1: 1, fillcolor: css(b[2]), opacity: .16, line: { width: 0 }, layer: "below" }); });
     chart.uprights.forEach(function (u, i) {
       layout.shapes.push({ type: "line", xref: "x", yref: "paper", x0: u[0], x1: u[0], y0: 0, y1: 1, line: { color: css("faint"), width: 1, dash: "dot" } });
       layout.annotations.push({ xref: "x", yref: "paper", x: at(u[0], chart.x_log), y: chart.percent ? 1 : 1 - (i % 3) * .06, yanchor: chart.percent ? "bottom" : "top", xanchor: chart.sideways ? "left" : side(at(u[0], chart.x_log), chart, layout), showarrow: false, text: safe(u[1]), font: { size: 11, color: css("soft") } });

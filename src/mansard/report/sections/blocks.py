@@ -106,6 +106,7 @@ class Chart:
         x_log, y_log: Whether an axis is logarithmic.
         uprights: Vertical lines with a name each, such as the capacity of a cache.
         levels: Horizontal lines with a name each, such as a ceiling.
+        bands: Upright bands from one x to another that are shaded in a colour of `Series.colour`, such as an interval of a place.
         notes: Sentences below it.
         sideways: Bars run to the right, one row for each.
         percent: The value axis is a share and is written in percent.
@@ -120,6 +121,7 @@ class Chart:
     y_log: bool = False
     uprights: Sequence[tuple[float, str]] = ()
     levels: Sequence[tuple[float, str]] = ()
+    bands: Sequence[tuple[float, float, str]] = ()
     notes: Sequence[str] = ()
     sideways: bool = False
     percent: bool = False
@@ -139,7 +141,8 @@ class Chart:
         return {
             "kind": "chart", "label": said(self.label), "x": self.x_title, "y": self.y_title, "series": kept,
             "x_log": self.x_log, "y_log": self.y_log, "uprights": [[_six(v), said(t, _NAME)] for v, t in self.uprights],
-            "levels": [[_six(v), said(t, _NAME)] for v, t in self.levels], "notes": [said(n) for n in [*self.notes, *more]],
+            "levels": [[_six(v), said(t, _NAME)] for v, t in self.levels],
+            "bands": [[_six(a), _six(b), c] for a, b, c in self.bands], "notes": [said(n) for n in [*self.notes, *more]],
             "sideways": self.sideways, "percent": self.percent, "stacked": self.stacked,
         }  # fmt: skip
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mansard.report.sections import history, others, plain, plans, searches, traces
+from mansard.report.sections import history, others, plain, plans, searches, traces, trends
 from mansard.report.sections.blocks import Section
 
 Builder = Callable[..., Section]
@@ -60,6 +60,7 @@ KINDS: Mapping[str, Shown] = {
     "baseline/1": Shown(history.baseline, _history), "baselines/1": Shown(history.baselines, _history),
     "baseline_archive/1": Shown(history.archive, _history),
     "baseline_add/1": Shown(history.additions, lambda d: f"{len(d['added'])} results were offered to baseline {d['name']}."),
+    "trend/1": Shown(trends.trend, trends.headline),
     "plan-scale/1": Shown(plans.scale, plans.headline_of_scale), "plan-size/1": Shown(plans.size, plans.headline_of_size),
     "plan-offload/1": Shown(plans.offload, plans.headline_of_offload),
     "plan-whatif/1": Shown(plans.whatif, plans.headline_of_whatif),
