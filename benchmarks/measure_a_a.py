@@ -2,6 +2,7 @@
 
     python benchmarks/measure_a_a.py --runs 200 --seconds 290
     python benchmarks/measure_a_a.py --effort quick --points small copy --keep runs.jsonl   # again later: runs are joined
+    python benchmarks/measure_a_a.py --turns 11 --keep turns.jsonl                          # runs that are spread over a time
 
 Each run is what `mansard measure` does to one point: several processes, several windows in each, the interval made of
 the spread between the processes. The truth is the median of the samples of all runs. An honest 95 % interval holds it in
@@ -16,13 +17,19 @@ that regime; an interval farther than a quarter from either is of neither, and c
 machine (8 % and more, which `mansard measure` says beside the point) are counted apart too.
 
 A machine may also drift without two regimes: a shared memory controller gets slower and faster over minutes. `with_run_ratio`
-says how often the interval would hold, and how wide it would be, if more were known between runs than the 1 % that is built in.
+says how often the interval would hold, and how wide it would be, if more were known between runs than what is built in.
+
+With `--turns P` every run is what `mansard measure --spread` does, and all runs are spread over the whole experiment: in each
+turn every run gets one process, in random order. So each run sees the same minutes as the others and no sample is shared.
+The truth is the median over all processes of all runs (that of all samples stands beside it). No run is set apart as
+disturbed, and no regimes are told apart. `fewer_turns` says the same of runs of fewer processes that lie just as far apart.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 import time
 from pathlib import Path
@@ -32,10 +39,12 @@ import numpy as np
 from mansard.measure.config.plan import plan_from_command_line
 from mansard.measure.machine import choose_cpus
 from mansard.measure.points.conditions import joined
-from mansard.measure.points.interval import Interval, interval_of
+from mansard.measure.points.effort import spread
+from mansard.measure.points.interval import Interval, interval_of, interval_over
 from mansard.measure.points.regimes import intervals_by_regime, two_regimes
+from mansard.measure.points.registry import benchmark_named
 from mansard.measure.points.result import Result, State
-from mansard.measure.points.runner import EFFORTS, Runner, Setting, Taken
+from mansard.measure.points.runner import EFFORTS, Job, Runner, Setting, Taken
 
 POINTS = {
     "small": ("gemm_simple", {"m": "256", "k": "256", "n": "256", "in_dtype": "f32", "out_dtype": "f32", "impl": "numpy"}),
@@ -176,6 +185,66 @@ def summary(records: list[dict]) -> dict:
     }  # fmt: skip
 
 
+def one_process(runner: Runner, job: Job) -> list[Taken]:
+    """Measure the points of a job in one process and return what was taken; the job stays as it was."""
+    states = [Taken(point=s.point, benchmark=s.benchmark, work=s.work, where=s.where) for s in job.batch]
+    runner._turn(Job(job.backend, job.flags, states), 0)
+    failed = [s for s in states if s.failure]
+    if failed:
+        sys.exit(f"{failed[0].point.name}: {failed[0].failure}")
+    return states
+
+
+def take_turns(points, given, setting, everything: dict[str, list[dict]], keep) -> None:
+    """Take one process of every run in each turn, from where the kept records end, until the time is over."""
+    order = [
+        (turn, run) for turn in range(given.turns) for run in random.Random(turn).sample(range(given.runs), given.runs)
+    ]
+    begin = time.monotonic()
+    runner = Runner(setting(lambda taken: Result(point=taken.point, state=State.DONE)))
+    (job,) = runner._group("numpy", {}, [Taken(point=p, benchmark=benchmark_named(p.benchmark)) for p in points])
+    for turn, run in order[min((len(everything.get(p.name, ())) for p in points), default=0) :]:
+        if time.monotonic() - begin > given.seconds:
+            break
+        for state in one_process(runner, job):
+            keep({**record_of(state), "run": run, "turn": turn})
+
+
+def of_turns(records: list[dict], turns: int) -> dict:
+    """Return coverage and width of one point whose runs took turns; `turns` of them, evenly chosen, where there are more."""
+    whole = max(r["turn"] for r in records) + 1
+    chosen = {round((k + 0.5) * whole / turns - 0.5) for k in range(turns)}
+    runs: dict[int, list[list[float]]] = {}
+    for r in records:
+        if r["turn"] in chosen:
+            runs.setdefault(r["run"], []).append([s for g in r["windows"] for w in g for s in w])
+    complete = [g for g in runs.values() if len(g) == turns]
+    samples = [[s for w in g for s in w] for r in records for g in r["windows"]]
+    middle, pooled = float(np.median([np.median(g) for g in samples])), float(np.median(np.concatenate(samples)))
+    found = [interval_over(g, 1.0) for g in complete]
+    widths = [i.half_ratio for i in found]
+    return {
+        "turns": turns, "runs": len(complete), "middle_s": middle, "coverage": covered(found, middle),
+        "pooled_median_s": pooled, "coverage_of_pooled": covered(found, pooled),
+        "half_width": {f"p{q}": float(np.percentile(widths, q)) for q in (5, 50, 95)},
+        "share_within_5_percent": sum(w <= 0.05 for w in widths) / len(widths),
+        "run_medians_cv": float(np.std([i.median for i in found]) / middle),
+    }  # fmt: skip
+
+
+def summary_of_turns(records: list[dict]) -> dict:
+    """Return the summary of runs that took turns, all turns and fewer."""
+    whole = max(r["turn"] for r in records) + 1
+    sizes = [len([s for g in r["windows"] for w in g for s in w]) for r in records]
+    return {
+        "point": records[0]["point"], "from": records[0]["at"], "to": records[-1]["at"], **of_turns(records, whole),
+        "fewer_turns": [of_turns(records, n) for n in (5, 9, 11, 15, 21, 31, 45) if n < whole],
+        "processes": len(records), "samples_per_process": float(np.median(sizes)),
+        "process_medians_cv": float(np.std(np.log([np.median([s for g in r["windows"] for w in g for s in w]) for r in records]))),
+        "foreign_load": [float(np.percentile([r["foreign"] or 0.0 for r in records], q)) for q in (50, 95)],
+    }  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=200)
@@ -183,6 +252,7 @@ def main() -> None:
     parser.add_argument("--points", nargs="+", choices=POINTS, default=["gemm"])
     parser.add_argument("--effort", choices=EFFORTS, default="standard")
     parser.add_argument("--keep", type=Path, help="add the runs to this file, and sum up all that it holds")
+    parser.add_argument("--turns", type=int, help="spread every run over the whole experiment, in so many processes")
     given = parser.parse_args()
     points = [p for name in given.points for p in plan_from_command_line(*POINTS[name]).points]
     cpus = choose_cpus(None)
@@ -191,20 +261,29 @@ def main() -> None:
         for record in map(json.loads, given.keep.read_text(encoding="utf-8").splitlines()):
             everything.setdefault(record["point"], []).append(record)
     begin = time.monotonic()
-    for number in range(max(map(len, everything.values()), default=0), given.runs):
-        if time.monotonic() - begin > given.seconds:
-            break
 
-        def setting(finish, seed=number):
-            return Setting(effort=EFFORTS[given.effort], cpus=cpus, seed=seed, finish=finish, keep=lambda _result: None)
+    def keep(record: dict) -> None:
+        everything.setdefault(record["point"], []).append(record)
+        if given.keep is not None:
+            with given.keep.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(record) + "\n")
 
-        for taken in one_run(points, setting):
-            record = record_of(taken)
-            everything.setdefault(record["point"], []).append(record)
-            if given.keep is not None:
-                with given.keep.open("a", encoding="utf-8") as stream:
-                    stream.write(json.dumps(record) + "\n")
-    found = [summary(records) for records in everything.values()]
+    def setting(finish, seed=0):
+        effort = EFFORTS[given.effort]
+        if given.turns:  # SPREAD_EVERY_S for each, so that the number of processes is that of the turns
+            effort = spread(effort, 10.0 * given.turns)
+        return Setting(effort=effort, cpus=cpus, seed=seed, finish=finish, keep=lambda _result: None)
+
+    if given.turns:
+        take_turns(points, given, setting, everything, keep)
+    else:
+        for number in range(max(map(len, everything.values()), default=0), given.runs):
+            if time.monotonic() - begin > given.seconds:
+                break
+            for taken in one_run(points, lambda finish, seed=number: setting(finish, seed)):
+                keep(record_of(taken))
+    summed = summary_of_turns if given.turns else summary
+    found = [summed(records) for records in everything.values()]
     print(json.dumps({"effort": given.effort, "wall_s": time.monotonic() - begin, "points": found}, indent=1))
 
 

@@ -7,6 +7,7 @@ import io
 import json
 import sys
 import textwrap
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from mansard.core.errors import InputError, UsageError
 from mansard.measure.points import runner as runner_module
 from mansard.measure.points.assemble import result_of
 from mansard.measure.points.benchmark import Waived, Work
+from mansard.measure.points.effort import spread
 from mansard.measure.points.output import COLUMNS, Writer, points_left, read_detailed, summary_text
 from mansard.measure.points.result import Point, State
 from mansard.measure.points.runner import Effort, Runner, Setting, batches, key_of, plan_hash
@@ -313,3 +315,30 @@ def test_exit_codes():
     assert exit_code([done, {"state": "done", "verdict": "implausible"}]) == 3
     assert exit_code([done, {"state": "done", "verdict": "low"}, {"state": "done", "verdict": "noisy"}]) == 0
     assert exit_code([{"state": "waived", "verdict": None}]) == 3  # nothing was measured
+
+
+def test_spread_points_take_turns_over_the_whole_time(setting, tmp_path):
+    """Every point gets one process in each turn, turns lie evenly in the time, and the figure is of all of them."""
+    log, waits = tmp_path / "log", []
+    effort = replace(spread(EFFORT, 30.0), processes=3)
+    made = replace(setting(wait=waits.append), effort=effort)
+    points = [point("a", log=str(log)), point("b", log=str(log)), point("c", log=str(log), bytes=2e11)]
+    found = by_name(Runner(made).run(points))
+    assert {r.state for r in found.values()} == {State.DONE}
+    for r in found.values():
+        assert {process for process, _ in r.samples.windows} == {0, 1, 2}
+    # "c" needs more memory than there is for company, so it has a process of its own in each turn
+    lines = [line.split() for line in log.read_text().splitlines()]
+    turns = [sorted(name for _, name in lines[i : i + 3]) for i in range(0, 9, 3)]
+    assert turns == [["a", "b", "c"]] * 3
+    assert len({pid for pid, _ in lines}) >= 6
+    assert len(waits) == 2
+    assert 10.0 <= sum(waits) <= 30.0  # to 10 s and to 20 s after the begin, less what the turns themselves took
+
+
+def test_a_spread_run_does_not_wait_for_a_budget_that_is_spent(setting, tmp_path):
+    waits = []
+    made = replace(setting(wait=waits.append, budget_s=1e-9), effort=spread(EFFORT, 30.0))
+    (result,) = Runner(made).run([point("a", log=str(tmp_path / "log"))])
+    assert result.state is State.WAIVED
+    assert waits == []

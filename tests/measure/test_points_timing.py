@@ -9,7 +9,7 @@ import pytest
 
 from mansard.measure.points import timing
 from mansard.measure.points.benchmark import Check, Prepared
-from mansard.measure.points.interval import interval_of, t975
+from mansard.measure.points.interval import interval_of, interval_over, t975
 
 
 class Machine:
@@ -167,6 +167,28 @@ def test_the_interval_covers_the_middle_of_many_runs():
         for _ in range(100)
     )
     assert alone / 100 < 0.5
+
+
+def test_the_interval_over_a_time_covers_a_drift_that_its_processes_saw():
+    # A machine at 1.0 in two thirds of its minutes and at 1.13 in the others, wherever it likes: each of 30 processes sees
+    # another minute. The middle is that of two thirds: 1.0, shifted by noise of 1 %. All samples count for their process alone.
+    rng = np.random.default_rng(7)
+    found = []
+    for _ in range(200):
+        level = np.where(rng.random(30) < 1 / 3, 1.13, 1.0) * np.exp(0.01 * rng.standard_normal(30))
+        found.append(interval_over([[x] * n for x, n in zip(level, rng.integers(1, 30, 30), strict=True)], 300.0))
+    middle = float(
+        np.median(np.where(rng.random(100_000) < 1 / 3, 1.13, 1.0) * np.exp(0.01 * rng.standard_normal(100_000)))
+    )
+    assert 0.90 <= sum(i.low <= middle <= i.high for i in found) / len(found) <= 0.99
+    assert "30 processes" in found[0].holds
+    # a restless minute that gave a hundred samples counts like any other
+    assert interval_over([[1.0]] * 9 + [[2.0] * 100] * 2, 60.0).median == 1.0
+
+
+def test_few_processes_are_not_called_a_spread():
+    groups = [[1.0, 1.0], [1.1, 1.1], [0.9, 0.9]]
+    assert interval_over(groups, 60.0) == interval_of(groups)
 
 
 @pytest.mark.parametrize(("degrees", "quantile"), [(1, 12.706), (4, 2.776), (30, 2.042), (60, 2.000), (120, 1.980)])

@@ -36,6 +36,7 @@ class Asked:
     list_all: bool
     seed: int
     budget: float | None
+    spread: float | None
     hardware: str | None
     ceilings_file: Path | None
     threads: int | None
@@ -79,6 +80,12 @@ class Asked:
     type=click.FloatRange(min=0.0, min_open=True),
     help="Wall time of the run in seconds; what no longer fits is left out by name. [default: 900 for --suite standard]",
 )
+@click.option(
+    "--spread",
+    type=click.FloatRange(min=0.0, min_open=True),
+    metavar="SECONDS",
+    help="Measure every point in many short turns over this long, for figures that hold on a machine that drifts.",
+)
 @click.option("--hw", "hardware", metavar="SLUG", help="Accelerator by its catalogue name, for declared ceilings.")
 @click.option(
     "--ceilings", "ceilings_file", type=click.Path(path_type=Path), help="Judge points against this ceilings.json."
@@ -116,6 +123,7 @@ def command(ctx: click.Context, /, **given: Any) -> int:
       mansard measure sweep.yaml --dry-run
       mansard measure sweep.yaml -o results --budget 600
       mansard measure sweep.yaml -o results --resume
+      mansard measure sweep.yaml -o results --spread 600
     The same points with another environment or commit, in turn, for a machine
     that is never quiet:
       mansard measure sweep.yaml --against ../old-venv
@@ -145,7 +153,7 @@ def command(ctx: click.Context, /, **given: Any) -> int:
     if asked.words:
         ctx.fail(f"no such option or argument: {asked.words[0]}")
     for name, wanted in (("--dry-run", asked.dry_run), ("--resume", asked.resume), ("--impl", asked.impls),
-                         ("--budget", asked.budget), ("--search", asked.search),
+                         ("--budget", asked.budget), ("--search", asked.search), ("--spread", asked.spread),
                          ("--against", asked.against)):  # fmt: skip
         if wanted:
             ctx.fail(f"{name} needs a configuration file, --run, or --suite standard")
@@ -164,8 +172,10 @@ def _points(asked: Asked, launch: Launch | None) -> int:
         config=asked.config, run=asked.run_name, params=parameters_from(asked.words), suite=asked.suite or "standard",
         impls=asked.impls, threads=asked.threads, seed=asked.seed, budget_s=asked.budget, hardware=asked.hardware,
         ceilings_file=asked.ceilings_file, output=asked.output, dry_run=asked.dry_run, resume=asked.resume,
-        force=asked.force, as_json=asked.as_json, quiet=asked.quiet,
+        force=asked.force, as_json=asked.as_json, quiet=asked.quiet, spread_s=asked.spread,
     )  # fmt: skip
+    if asked.spread is not None and (asked.against is not None or asked.search):
+        raise click.UsageError("--spread is neither for --against nor for --search: both take turns already")
     if asked.against is not None:
         from mansard.cli.measure_against import run_against
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 SUITES = Path(__file__).resolve().parent.parent / "data" / "suites"
 SUITE_BUDGET_S = {"standard": 900.0}  # of a shipped suite, where none is given [s]
 LINE_EVERY_S = 30.0  # between two lines of progress where no terminal looks on
+LEAST_SHARE_TOLD = 0.03  # done, from which on the time left can be told
 PROCESS_S = 1.0  # about what a point costs in each process beside its samples
 
 
@@ -33,6 +34,7 @@ class Wanted:
         impls: Implementations to compare, separated by commas; None takes what the file says.
         threads, seed, budget_s, hardware, ceilings_file, output: As the options say.
         dry_run, resume, force, as_json, quiet: Flags.
+        spread_s: Time to spread the processes of each point over [s]; None lets them follow each other.
     """
 
     config: Path | None
@@ -51,6 +53,7 @@ class Wanted:
     force: bool
     as_json: bool
     quiet: bool
+    spread_s: float | None = None
 
 
 def parameters_from(words: Sequence[str]) -> dict[str, str]:
@@ -100,8 +103,8 @@ def run_points(wanted: Wanted, *, more: Callable[[list[dict[str, Any]]], None] |
         more: Prints what follows the table.
     """
     from mansard.core.errors import UsageError
+    from mansard.measure.points.effort import EFFORTS, spread
     from mansard.measure.points.output import DETAILED
-    from mansard.measure.points.runner import EFFORTS
     from mansard.measure.points.session import Session, exit_code
     from mansard.report import points_text
 
@@ -117,8 +120,9 @@ def run_points(wanted: Wanted, *, more: Callable[[list[dict[str, Any]]], None] |
     progress, close = progress_bar(wanted.quiet)
     shipped = wanted.config is None and wanted.run is None
     budget_s = wanted.budget_s or (SUITE_BUDGET_S.get(wanted.suite) if shipped else None)
+    effort = EFFORTS[wanted.suite]
     session = Session(
-        effort=EFFORTS[wanted.suite], folder=wanted.output, threads=wanted.threads, seed=wanted.seed,
+        effort=spread(effort, wanted.spread_s) if wanted.spread_s else effort, folder=wanted.output, threads=wanted.threads, seed=wanted.seed,
         budget_s=budget_s, hardware=wanted.hardware or plan.hardware, declared=plan.ceilings,
         ceilings_file=wanted.ceilings_file, progress=progress,
     )  # fmt: skip
@@ -135,7 +139,7 @@ def run_points(wanted: Wanted, *, more: Callable[[list[dict[str, Any]]], None] |
         _say_size(plan, wanted, session)
     try:
         elements = session.run(plan.points, waived, resume=wanted.resume)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or a scheduler's signal
         kept = (
             f"what is finished is in {wanted.output}; --resume goes on" if wanted.output else "nothing was kept: no -o"
         )
@@ -166,7 +170,7 @@ def _must_be_writable(folder: Path) -> None:
 def _refresh(session: Session, wanted: Wanted) -> None:
     """Measure the ceilings of this machine first: a shipped suite judges its points against fresh ones and keeps them."""
     from mansard.measure import measure, save
-    from mansard.measure.store import load_cached, worth_keeping
+    from mansard.measure.store import BUSY_RATIO, foreign_load, load_cached, worth_keeping
 
     if wanted.ceilings_file is not None:
         return
@@ -180,6 +184,12 @@ def _refresh(session: Session, wanted: Wanted) -> None:
     if worth_keeping(fresh, load_cached(threads=wanted.threads)):
         save(fresh)
         session.judge_against(fresh)
+        if foreign_load(fresh) > BUSY_RATIO and not wanted.quiet:
+            click.echo(
+                f"note: others used up to {foreign_load(fresh):.0%} of the processors while the ceilings were measured: "
+                "they are too low, and shares of them too high",
+                err=True,
+            )
     elif not wanted.quiet:
         click.echo("the ceilings kept before were taken with less foreign load: they stay", err=True)
 
@@ -191,7 +201,7 @@ def _say_size(plan: Plan, wanted: Wanted, session: Session) -> None:
     if wanted.quiet:
         return
     effort = session.effort
-    about_s = len(plan.points) * (effort.budget_s + effort.processes * PROCESS_S)
+    about_s = max(effort.spread_s, len(plan.points) * (effort.budget_s + effort.processes * PROCESS_S))
     within = f", at most {format_s(session.budget_s)}" if session.budget_s is not None else ""
     for product in plan.products:
         axes = " x ".join(f"{name} {count}" for name, count in product.axes.items())
@@ -246,7 +256,8 @@ def lines_of_progress(
             return
         last = at
         left = (at - begin) * (1.0 - share) / share
-        echo(f"{format_ratio(share)} done, about {format_s(left)} left: {text}")
+        rest = f", about {format_s(left)} left" if share >= LEAST_SHARE_TOLD else ""
+        echo(f"{format_ratio(share)} done{rest}: {text}")
 
     return say
 

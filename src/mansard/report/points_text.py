@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +17,7 @@ from rich.text import Text
 from mansard.core.document import to_jsonable
 from mansard.core.units import format_bytes_per_s, format_flop_per_s, format_ratio, format_s
 from mansard.measure.points.conclusions import conclusions, in_words
-from mansard.report.side_by_side_table import tables
+from mansard.report.side_by_side_table import plus_minus, tables
 from mansard.report.text import clean
 
 _STYLE = {"normal": "green", "low": "yellow", "implausible": "bold red", "noisy": "magenta"}
@@ -76,26 +78,18 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 
 def show(elements: Sequence[Mapping[str, Any]], console: Console | None = None) -> None:
-    """Print the points with time, interval, rate, share and verdict, then why, then what was not measured."""
-    out = console or Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-    done = [e for e in elements if e["state"] == "done"]
-    if done:
-        table = Table(box=None, pad_edge=False)
-        for head, justify in (("point", "left"), ("median", "right"), ("95 %", "right"), ("rate", "right"),
-                              ("of ceiling", "left"), ("verdict", "left")):  # fmt: skip
-            table.add_column(head, justify=justify, no_wrap=head != "point", overflow="fold")  # type: ignore[arg-type]
-        called = short_names([e["metadata"]["test_name"] for e in elements])
-        for e, name in zip(elements, called, strict=True):
-            if e["state"] != "done":
-                continue
-            m = e["metrics"]
-            verdict = e["verdict"] or "not judged"
-            table.add_row(
-                Text(clean(name)), format_s(float(m["median_s"])),
-                f"+-{format_ratio(float(m['half_interval_ratio']))}", rate_text(m), Text(clean(share_text(m))),
-                Text(verdict, style=_STYLE.get(verdict, "")),
-            )  # fmt: skip
-        out.print(table)
+    """Print the points with time, interval, rate, share and verdict, then why, then what was not measured.
+
+    Where the table is wider than the terminal, each point takes two lines: its name, and its figures below.
+    """
+    out = console or Console(width=text_width(), highlight=False)
+    rows = _rows(elements)
+    if rows:
+        whole = [max(map(len, column)) for column in zip(*(r[1:] for r in rows), strict=True)]
+        if min(NAME_LEAST, max(len(r[0]) for r in rows)) + sum(whole) + 2 * len(whole) <= out.width:
+            out.print(_table(rows))
+        else:
+            _stacked(rows, out)
     for title, made in tables(conclusions(elements)):
         out.print()
         out.print(Text(title, style="bold"))
@@ -104,27 +98,96 @@ def show(elements: Sequence[Mapping[str, Any]], console: Console | None = None) 
         out.print()
         out.print(Text(title, style="bold"))
         for line in text:
-            out.print(Text(f"  {line}"), soft_wrap=True)
+            out.print(Text(wrapped(line, out.width if console or text_width() is None else None)), soft_wrap=True)
+
+
+def text_width() -> int | None:
+    """Return how wide tables are where no terminal looks on; None where a terminal or COLUMNS says it."""
+    return None if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit() else 120
+
+
+def wrapped(line: str, width: int | None, indent: str = "  ") -> str:
+    """Return a line with its indent, broken between words; whole where there is no width, for programs that read it.
+
+    >>> wrapped("a: other programs used it", 20)
+    '  a: other programs\\n      used it'
+    """
+    if width is None:
+        return indent + line
+    text = textwrap.fill(
+        line.replace(" %", "\u00a0%"), max(20, width), initial_indent=indent, subsequent_indent=indent + "    ",
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+    return text.replace("\u00a0%", " %")  # a number and its sign stay together
+
+
+HEADS = ("point", "median", "95 %", "rate", "of ceiling", "verdict")
+NAME_LEAST = 40  # columns that names get in a table; where there are fewer, a name has a line of its own
+
+
+def _rows(elements: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Return the cells of every measured point in the order of `HEADS`."""
+    called = short_names([e["metadata"]["test_name"] for e in elements])
+    return [
+        (clean(name), format_s(float(m["median_s"])), plus_minus(float(m["half_interval_ratio"])), rate_text(m),
+         clean(share_text(m)), e["verdict"] or "not judged")
+        for e, name in zip(elements, called, strict=True) if e["state"] == "done" for m in [e["metrics"]]
+    ]  # fmt: skip
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for head in HEADS:
+        justify = "right" if head in HEADS[1:4] else "left"
+        table.add_column(head, justify=justify, no_wrap=head != "point", overflow="fold")  # type: ignore[arg-type]
+    for name, *figures, verdict in rows:
+        table.add_row(Text(name), *map(Text, figures), Text(verdict, style=_STYLE.get(verdict, "")))
+    return table
+
+
+def _stacked(rows: Sequence[tuple[str, ...]], out: Console) -> None:
+    """Print each point in lines of its own: its name, then time, interval, rate and verdict, and the share behind or below."""
+    own = [list(HEADS), *map(list, rows)]
+    wide = [max(len(r[i]) for r in own) for i in range(len(HEADS))]
+    for number, (name, median, interval, rate, share, verdict) in enumerate(own):
+        if number:
+            out.print(Text(wrapped(name, out.width, "")))
+        line = Text(f"  {median:>{wide[1]}}  {interval:>{wide[2]}}  {rate:>{wide[3]}}  ")
+        line.append(f"{verdict:<{wide[5]}}", style=_STYLE.get(verdict, ""))
+        if line.cell_len + 2 + wide[4] <= out.width:
+            line.append(f"  {share}".rstrip())
+        else:
+            line.append("\n    " + (share if number == 0 else f"{share} of its ceiling" if share == "?" else share))
+        line.rstrip()
+        out.print(line, soft_wrap=True)
 
 
 def _lines(elements: Sequence[Mapping[str, Any]]) -> Iterable[tuple[str, list[str]]]:
     """Yield the parts below the table: why verdicts are what they are, findings by code, failed and waived points."""
-    why, found = [], dict[str, list[tuple[str, str]]]()
+    why, found, loaded = [], dict[str, list[tuple[str, str]]](), []
     called = [clean(name) for name in short_names([e["metadata"]["test_name"] for e in elements])]
     for e, name in zip(elements, called, strict=True):
         if e["state"] != "done":
             continue
         reason = clean(e["verdict_reason"])
-        if e["verdict"] != "normal" and reason:
+        codes = {clean(f["code"]) for f in e["audit"].get("findings", ())}
+        others = (e.get("conditions") or {}).get("foreign_ratio")
+        if e["verdict"] == "noisy" and "foreign_load" in codes and isinstance(others, int | float):
+            loaded.append((name, float(others)))
+        elif e["verdict"] != "normal" and reason:
             why.append(f"{name}: {reason}")
         for f in e["audit"].get("findings", ()):
             if clean(f["text"]) not in reason:
                 found.setdefault(clean(f["code"]), []).append((name, clean(f["text"])))
+    if loaded:
+        why.insert(0, _under_load(loaded))
     if why:
         yield "Why", why
     if found:
         yield "Findings", [_finding(code, said) for code, said in found.items()]
     together = [c for c in conclusions(elements) if c["kind"] != "comparison"]  # those are tables
+    if found_twice := {e["metadata"]["test_name"] for e in elements if "two regimes" in (e["verdict_reason"] or "")}:
+        together = [c for c in together if c["kind"] != "two_regimes" or c.get("test_name") not in found_twice]
     if together:
         yield "Together", [clean(in_words(c)) for c in together]
     for state, title in (("failed", "Failed"), ("waived", "Not run here")):
@@ -134,6 +197,25 @@ def _lines(elements: Sequence[Mapping[str, Any]]) -> Iterable[tuple[str, list[st
                 grouped.setdefault(clean(e["reason"]), []).append(name)
         if grouped:
             yield title, [f"{_names(names)}: {reason}" for reason, names in grouped.items()]
+
+
+def _under_load(points: Sequence[tuple[str, float]]) -> str:
+    """Return one line for all points that are noisy while others used the machine.
+
+    >>> _under_load([("a", 0.5)])
+    'noisy, a: others used 50 % of the processors, so its figure is a lower bound'
+    """
+    names, loads = [name for name, _ in points], sorted(load for _, load in points)
+    if len(points) == 1:
+        return (
+            f"noisy, {names[0]}: others used {format_ratio(loads[0])} of the processors, so its figure is a lower bound"
+        )
+    low, high = format_ratio(loads[0]), format_ratio(loads[-1])
+    span = low if low == high else f"{low} to {high}"
+    return (
+        f"noisy, {len(points)} points ({_names(names)}): others used {span} of the processors, so their figures are "
+        "lower bounds"
+    )
 
 
 def _finding(code: str, said: Sequence[tuple[str, str]]) -> str:
@@ -184,11 +266,13 @@ def show_plan(
 
         click.echo(json.dumps(to_jsonable({**header("plan/1", {}), **body}), indent=1, allow_nan=False))
         return
+    width = None if text_width() else Console().width
     for product in plan.products:
         axes = " x ".join(f"{name} {count}" for name, count in product.axes.items())
         click.echo(f"sweep of {product.benchmark}: {axes} = {product.size} points")
     for point, reason, expected in rows:
-        click.echo(f"{clean(point.name)}  [{clean(point.origin)}]  {reason or f'about {format_s(expected or 0.0)}'}")
+        line = f"{clean(point.name)}  [{clean(point.origin)}]  {reason or f'about {format_s(expected or 0.0)}'}"
+        click.echo(wrapped(line, width, ""))
     run = sum(1 for _, reason, _ in rows if not reason)
     click.echo(f"{run} of {len(rows)} points would run, in about {format_s(total)}; values: {plan.order}")
 
@@ -211,12 +295,25 @@ def show_benchmarks(*, as_json: bool) -> None:
 
         click.echo(json.dumps(to_jsonable({**header("benchmarks/1", {}), "benchmarks": body}), indent=1))
         return
-    area = ""
+    area, width = "", Console(width=80 if text_width() else None).width
     for b in sorted(known.values(), key=lambda x: (x.area, x.name)):
         if b.area != area:
             area = b.area
-            click.echo(f"{area}")
+            click.echo(area)
         also = f" (also {', '.join(b.aliases)})" if b.aliases else ""
-        click.echo(f"  {b.name}{also}: {b.summary}")
-        click.echo(f"      impl: {', '.join(b.implementations)}")
-        click.echo("      " + ", ".join(f"{p.name}={p.default!r}" for p in b.parameters))
+        click.echo(wrapped(f"{b.name}{also}: {b.summary}", width))
+        click.echo(wrapped(f"impl: {', '.join(b.implementations)}", width, "      "))
+        click.echo(wrapped(", ".join(f"{p.name}={_default(p.default)}" for p in b.parameters), width, "      "))
+
+
+def _default(value: Any) -> str:
+    """Return a default as it is written on the command line.
+
+    >>> _default("f32"), _default(0.0), _default(None), _default(True)
+    ('f32', '0', '(none)', 'true')
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "(none)" if value is None or value == "" else str(value)

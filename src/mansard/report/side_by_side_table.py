@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mansard.core.units import format_binary_bytes, format_ratio, format_s
+from mansard.measure.points.result import NOISY_RATIO
 from mansard.report.text import clean
 
 
@@ -21,6 +22,15 @@ def tables(conclusions: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Tabl
             yield f"Time against peak memory: remat[{clean(str(c['impl']))}]", _pareto(c)
 
 
+def plus_minus(half_ratio: float) -> str:
+    """Return half of an interval over its middle; beyond the middle itself its size says nothing more.
+
+    >>> plus_minus(0.095), plus_minus(68.1)
+    ('+-9.5 %', '> 100 %')
+    """
+    return f"+-{format_ratio(half_ratio)}" if half_ratio <= 1.0 else "> 100 %"
+
+
 def _table(*heads: tuple[str, str]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for head, justify in heads:
@@ -29,7 +39,7 @@ def _table(*heads: tuple[str, str]) -> Table:
 
 
 def _spread(row: Mapping[str, Any]) -> str:
-    return f"+-{format_ratio((row['high_s'] - row['low_s']) / 2.0 / row['time_s'])}"
+    return plus_minus((row["high_s"] - row["low_s"]) / 2.0 / row["time_s"])
 
 
 def _comparison(c: Mapping[str, Any]) -> Table:
@@ -60,9 +70,11 @@ def _pareto(c: Mapping[str, Any]) -> Table:
     for row in c["rows"]:
         executed = row["executed_over_model"]
         beaten = ", ".join(row["dominated_by"])
+        noisy = (row["high_s"] - row["low_s"]) / 2.0 > NOISY_RATIO * row["time_s"]
+        front = "noisy: not told" if noisy else "on the front"
         table.add_row(
             Text(clean(str(row["policy"]))), format_s(row["time_s"]), _spread(row),
             format_binary_bytes(row["peak_memory_bytes"]), "?" if executed is None else f"{executed:.2f}",
-            Text(f"beaten by {clean(beaten)}" if beaten else "on the front"),
+            Text(f"beaten by {clean(beaten)}" if beaten else front),
         )  # fmt: skip
     return table

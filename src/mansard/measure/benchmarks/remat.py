@@ -9,7 +9,7 @@ from mansard.core.stats import median_interval
 from mansard.measure.benchmarks.entry import Entry, integer, matrix_peak, missing_memory, missing_platform
 from mansard.measure.benchmarks.remat_block import POLICIES, block_demand, block_executed_flop, block_shape
 from mansard.measure.points.benchmark import Parameter, Params, Prepared, Waived, Where, Work
-from mansard.measure.points.result import Result, State
+from mansard.measure.points.result import NOISY_RATIO, Result, State
 
 IMPLEMENTATIONS: Mapping[str, str] = {"xla": "jax", "torch": "torch"}
 TORCH_POLICIES = ("none", "dots", "dots_no_batch", "nothing")
@@ -40,7 +40,7 @@ class ParetoRow:
         peak_memory_bytes: Peak memory [B].
         executed_over_model: Executed over model FLOP; None where it was not recorded.
         dominated_by: Policies that need no more memory and are faster, or need less and are as fast within their
-            intervals; empty for a row of the front.
+            intervals; empty for a row of the front. What is wider than +-5 % is as fast as nothing.
     """
 
     policy: str
@@ -51,6 +51,11 @@ class ParetoRow:
     peak_memory_bytes: float
     executed_over_model: float | None = None
     dominated_by: tuple[str, ...] = ()
+
+    @property
+    def noisy(self) -> bool:
+        """Whether its interval is too wide for a tie to mean anything."""
+        return (self.high_s - self.low_s) / 2.0 > NOISY_RATIO * self.time_s
 
 
 def pareto_table(results: Iterable[Result]) -> tuple[ParetoRow, ...]:
@@ -71,9 +76,9 @@ def pareto_table(results: Iterable[Result]) -> tuple[ParetoRow, ...]:
 
 
 def dominates(a: ParetoRow, b: ParetoRow) -> bool:
-    """Return whether nobody would choose `b` over `a`; times whose intervals overlap are equal."""
+    """Return whether nobody would choose `b` over `a`; times whose intervals overlap are equal, unless they are too wide."""
     faster = a.high_s < b.low_s
-    tied = a.low_s <= b.high_s and b.low_s <= a.high_s
+    tied = a.low_s <= b.high_s and b.low_s <= a.high_s and not (a.noisy or b.noisy)
     return (faster and a.peak_memory_bytes <= b.peak_memory_bytes) or (
         tied and a.peak_memory_bytes < b.peak_memory_bytes
     )

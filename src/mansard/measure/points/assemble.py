@@ -12,7 +12,7 @@ from mansard.core.ceilings import Ceilings, MemoryLevel
 from mansard.measure.points.audit import audit
 from mansard.measure.points.conditions import calm, joined
 from mansard.measure.points.evidence import Evidence
-from mansard.measure.points.interval import interval_of
+from mansard.measure.points.interval import interval_of, interval_over
 from mansard.measure.points.metrics import metrics_of
 from mansard.measure.points.regimes import intervals_by_regime
 from mansard.measure.points.result import Finding, Result, Samples, State
@@ -25,7 +25,7 @@ def samples_of(taken: Taken) -> Samples:
     """Return all samples of a point, process after process, with their median and its interval."""
     groups = taken.samples
     seconds = [s for group in groups for s in group]
-    found = interval_of(groups)
+    found = interval_over(groups, taken.spread_s) if taken.spread_s else interval_of(groups)
     first = taken.prepared[0]
     slopes = [step for step, _ in taken.slopes]
     return Samples(

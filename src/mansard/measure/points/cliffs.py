@@ -31,7 +31,10 @@ class Labelled:
 
 
 def labelled(
-    points: Sequence[tuple[float, float]], levels: Sequence[MemoryLevel], scope: str = "core"
+    points: Sequence[tuple[float, float]],
+    levels: Sequence[MemoryLevel],
+    scope: str = "core",
+    clear: Sequence[tuple[float, float]] | None = None,
 ) -> tuple[Labelled, ...]:
     """Return the points of a sweep with their levels, each confirmed or not by the cliff behind it.
 
@@ -39,11 +42,13 @@ def labelled(
         points: (working set [B], rate [B/s]).
         levels: Memory levels, nearest first, as the kernel tells them.
         scope: Scope of their capacities.
+        clear: Those of the points that levels are confirmed by; None takes all.
 
     A level whose end is not visible is not thereby wrong: where the next level is as fast, None is said.
     """
     ordered = sorted(points)
-    seen = {level.level: confirmed(ordered, level.capacity(scope), _next(levels, level, scope)) for level in levels}
+    sure = ordered if clear is None else sorted(clear)
+    seen = {level.level: confirmed(sure, level.capacity(scope), _next(levels, level, scope)) for level in levels}
     rows = []
     for size, rate in ordered:
         name = next((v.level for v in levels if size <= v.capacity(scope)), None)

@@ -141,13 +141,17 @@ def working_set_curves(elements: Sequence[Element], levels: Sequence[MemoryLevel
             (float(e["metrics"]["working_set_bytes"]), float(e["metrics"]["bytes"]) / float(e["metrics"]["median_s"]))
             for e in members
         ]
+        noisy = {p[0] for p, e in zip(points, members, strict=True) if e.get("verdict") == "noisy"}
+        clear = [p for p in points if p[0] not in noisy]
+        told = len(clear) > len(points) / 2.0  # of a sweep that is mostly noise no cliff is said
         own = {float(e["metrics"]["working_set_bytes"]): e["metrics"].get("level") for e in members}
         scope = "core" if int(members[0]["metadata"]["params"].get("threads") or 0) == 1 else "node"
         facts = members[0]["audit"].get("benchmark", {})
         yield {
             "kind": "working_set", "mix": facts.get("mix"), "page": facts.get("page"), "store": facts.get("store"),
-            "scope": scope, "unit": "B/s", "points": [{**p, "level": p["level"] or own[p["working_set_bytes"]]} for p in to_json(labelled(points, levels, scope))],
-            "cliffs": [{"after_bytes": size, "rate_ratio": ratio} for size, ratio in cliffs(points)],
+            "scope": scope, "unit": "B/s", "points": [{**p, "level": p["level"] or own[p["working_set_bytes"]]} for p in to_json(labelled(points, levels, scope, clear if told else ()))],
+            "cliffs": [{"after_bytes": size, "rate_ratio": ratio} for size, ratio in cliffs(clear if told else ())],
+            "noisy_points": len(noisy),
         }  # fmt: skip
 
 
@@ -202,6 +206,9 @@ def _padding_words(c: Mapping[str, Any]) -> str:
 
 def _working_set_words(c: Mapping[str, Any]) -> str:
     drops = [f"{format_binary_bytes(d['after_bytes'])} (to {format_ratio(d['rate_ratio'])})" for d in c["cliffs"]]
+    noisy, count = int(c.get("noisy_points") or 0), len(c["points"])
+    if noisy and 2 * noisy >= count:
+        return f"{noisy} of {count} points are noisy: where the {c['mix']} bandwidth drops is not said"
     wrong = sorted({str(p["level"]).upper() for p in c["points"] if p["confirmed"] is False})
     text = f"{c['mix']} bandwidth drops after {', '.join(drops)}" if drops else f"{c['mix']} bandwidth has no cliff"
     return text + (f"; the stated size of {', '.join(wrong)} is not confirmed" if wrong else "")

@@ -20,6 +20,7 @@ _T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 
          2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045,
          2.042)  # fmt: skip
 LEAST_PROCESSES = 3
+LEAST_SPREAD = 9  # processes, from which on the bootstrap of their medians holds (docs/measuring.md)
 #: Medians of runs of one point, minutes apart on a shared virtual machine that stays in one regime, lie this far apart
 #: (benchmarks/measure_a_a.py, docs/measuring.md); a stated floor, since no run can see it in itself.
 POINT_RATIO = 0.0175
@@ -111,3 +112,32 @@ def interval_of(
         holds=f"another process: spread between {len(kept)} processes{known}, joined with the bootstrap within them; "
         "of the regime the machine was in",
     )
+
+
+def interval_over(groups: Sequence[Sequence[float]], spread_s: float, *, seed: int = 0) -> Interval:
+    """Return the middle of processes that were spread over a time, and its interval over that time.
+
+    Each process saw another moment, so nothing need be assumed of what lies between runs: the spread is in the samples. The
+    figure is the median of the medians of the processes, so that each moment counts alike however many samples it
+    gave, and the interval is the bootstrap of it. With fewer than nine processes it is that of `interval_of`.
+
+    Args:
+        groups: Samples of each process, at least one sample in all.
+        spread_s: The time they were spread over [s].
+        seed: Seed of the bootstrap.
+
+    Assumes: the time is as long as the machine's drift; what changes more slowly is not in it.
+    Source: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 13.3, with processes as the units.
+
+    >>> i = interval_over([[1.0, 1.0], [1.1, 1.1, 1.1]] * 5, 60.0)
+    >>> round(i.median, 2), i.low, i.high
+    (1.05, 1.0, 1.1)
+    """
+    middles = [float(np.median(g)) for g in groups if len(g)]
+    if len(middles) < LEAST_SPREAD:
+        return interval_of(groups, seed=seed)
+    found = median_interval(middles, seed=seed)
+    return Interval(
+        median=found.median, low=found.low, high=found.high,
+        holds=f"the middle over {spread_s:g} s: bootstrap of the medians of {len(middles)} processes spread over them",
+    )  # fmt: skip

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+NOISY_RATIO = 0.05  # half of the interval over the median, above which a point is noisy
+
 
 class PointVerdict(StrEnum):
     """What a number is worth."""

@@ -8,7 +8,7 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from mansard.core.ceilings import Ceilings
@@ -17,7 +17,7 @@ from mansard.core.errors import MansardError
 from mansard.hardware.host import meminfo
 from mansard.measure.points import expect
 from mansard.measure.points.batching import batches as batches
-from mansard.measure.points.benchmark import Benchmark, Waived, Where, Work
+from mansard.measure.points.benchmark import Waived, Where
 from mansard.measure.points.conditions import Accelerators, Clock
 from mansard.measure.points.effort import EFFORTS as EFFORTS
 from mansard.measure.points.effort import Effort as Effort
@@ -29,59 +29,10 @@ from mansard.measure.points.result import Point, Result, State
 from mansard.measure.points.result import now_iso as now_iso
 from mansard.measure.points.result import parameters_of as parameters_of
 from mansard.measure.points.result import unmeasured as unmeasured
+from mansard.measure.points.taken import Taken as Taken
 
 START_LIMIT_S = 120.0
 FLOOR_SEEN = 1e-3  # of a call, from which on its dispatch is worth telling apart by a slope
-HEAVY_S = 1.0  # a call longer than this is named where it keeps a point from further processes
-
-
-@dataclass(slots=True)
-class Taken:
-    """A point on its way: what was measured of it so far.
-
-    Args:
-        point, benchmark, work, where: What is measured, and on what.
-        groups: Samples per process, as windows [s].
-        seen: Conditions of every window.
-        prepared, finished: What the workers said, per process.
-        slopes: (time of one operation, fixed cost) per process [s].
-        failure: Why it failed.
-        in_one_go: Why it was not interleaved or not repeated in more processes; empty where it was.
-        stopped_by: Why the last window ended.
-        started, ended: ISO 8601.
-        work_s: Wall time spent on it [s].
-        share: Share of its windows that is done.
-        resumed: Processes that an earlier run measured it in.
-    """
-
-    point: Point
-    benchmark: Benchmark
-    work: Work | None = None
-    where: Where | None = None
-    groups: list[list[list[float]]] = field(default_factory=list)
-    seen: list[dict[str, Any]] = field(default_factory=list)
-    prepared: list[dict[str, Any]] = field(default_factory=list)
-    finished: list[dict[str, Any]] = field(default_factory=list)
-    slopes: list[tuple[float, float]] = field(default_factory=list)
-    rewarm_s: list[float] = field(default_factory=list)
-    failure: str = ""
-    in_one_go: str = ""
-    stopped_by: str = "count"
-    started: str = ""
-    ended: str = ""
-    work_s: float = 0.0
-    share: float = 0.0
-    resumed: int = 0
-
-    @property
-    def samples(self) -> list[list[float]]:
-        """Samples of each process, its windows joined [s]."""
-        return [[s for window in group for s in window] for group in self.groups]
-
-    @property
-    def heavy(self) -> bool:
-        """Whether one call is long."""
-        return any(p["call_s"] > HEAVY_S for p in self.prepared)
 
 
 Progress = Callable[[float, str], None]
@@ -107,6 +58,7 @@ class Setting:
         restore: Gives a point what an earlier run measured of it.
         progress: Is told the share done and what is measured.
         command: What starts a worker; None takes the worker module.
+        wait: Waits that long [s], between processes that are spread over a time.
     """
 
     effort: Effort
@@ -121,6 +73,16 @@ class Setting:
     budget_s: float | None = None
     progress: Progress = lambda _share, _text: None
     command: tuple[str, ...] | None = None
+    wait: Callable[[float], None] = time.sleep
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Points that one process after another measures together."""
+
+    backend: str
+    flags: Mapping[str, str]
+    batch: list[Taken]
 
 
 def key_of(point: Point) -> str:
@@ -164,10 +126,19 @@ class Runner:
                 self._keep(unmeasured(point, State.FAILED, error.message))
                 continue
             key = (point.backend, tuple(sorted(point.flags.items())))
-            groups.setdefault(key, []).append(Taken(point=point, benchmark=benchmark))
+            state = Taken(point=point, benchmark=benchmark, spread_s=self._set.effort.spread_s)
+            groups.setdefault(key, []).append(state)
+        jobs = (
+            job
+            for (backend, flags_set), states in groups.items()
+            for job in self._group(backend, dict(flags_set), states)
+        )
         try:
-            for (backend, flags_set), states in groups.items():
-                self._group(backend, dict(flags_set), states)
+            if self._set.effort.spread_s:
+                self._spread_out(list(jobs))
+            else:
+                for job in jobs:
+                    self._in_succession(job)
         finally:
             if self._clock is not None:
                 self._clock.close()
@@ -229,8 +200,8 @@ class Runner:
     def _spent(self) -> bool:
         return self._set.budget_s is not None and time.monotonic() - self._begin > self._set.budget_s
 
-    def _group(self, backend: str, flags: Mapping[str, str], states: list[Taken]) -> None:
-        """Measure the points of one backend and flag set."""
+    def _group(self, backend: str, flags: Mapping[str, str], states: list[Taken]) -> Iterator[Job]:
+        """Yield the points of one backend and flag set that can be measured, in batches; the others are kept at once."""
         try:
             with Worker(self._set.cpus, flags, self._set.command) as worker:
                 where = self._open(worker, backend, with_floor=False)
@@ -261,7 +232,7 @@ class Runner:
                 for state in batch:
                     self._keep(self._too_late(state))
                 continue
-            self._batch(backend, flags, batch)
+            yield Job(backend, flags, batch)
 
     def _excuse(self, state: Taken, where: Where) -> Waived | str | None:
         """Return why a point is not run here: waived, or failed with a text; None where it is run."""
@@ -300,19 +271,43 @@ class Runner:
             self._open(worker, backend, with_floor=False)
             yield worker
 
-    def _batch(self, backend: str, flags: Mapping[str, str], batch: list[Taken]) -> None:
+    def _in_succession(self, job: Job) -> None:
         """Measure points that are kept ready together, process after process, until each is settled."""
-        effort = self._set.effort
-        self._under_way = [*batch]
-        for number in range(batch[0].resumed, effort.processes):
-            open_points = [s for s in batch if not s.failure and not self._settled(s, number)]
-            if not open_points:
+        self._under_way = [*job.batch]
+        for number in range(job.batch[0].resumed, self._set.effort.processes):
+            if not self._turn(job, number):
                 break
-            for state in open_points:
-                state.groups.append([])
-            self._process(backend, flags, open_points, number)
-            self._set.note(batch)
-        for state in batch:
+        self._conclude(job)
+
+    def _spread_out(self, jobs: list[Job]) -> None:
+        """Measure all points in turns, one process each, and wait between the turns, so that they fill the time."""
+        effort = self._set.effort
+        self._under_way = [state for job in jobs for state in job.batch]
+        begin, first = time.monotonic(), min((job.batch[0].resumed for job in jobs), default=0)
+        for number in range(first, effort.processes):
+            due_s = begin + (number - first) * effort.spread_s / effort.processes - time.monotonic()
+            if due_s > 0.0 and number > first and not self._spent():
+                self._set.wait(due_s)
+            turns = [self._turn(job, number) for job in jobs if job.batch[0].resumed <= number]
+            if turns and not any(turns):
+                break
+        for job in jobs:
+            self._conclude(job)
+
+    def _turn(self, job: Job, number: int) -> bool:
+        """Measure the points of a job in one more process; False where none of them needs it."""
+        open_points = [s for s in job.batch if not s.failure and not self._settled(s, number)]
+        if not open_points:
+            return False
+        for state in open_points:
+            state.groups.append([])
+        self._process(job.backend, job.flags, open_points, number)
+        self._set.note(self._under_way)
+        return True
+
+    def _conclude(self, job: Job) -> None:
+        """Keep what became of the points of a job."""
+        for state in job.batch:
             state.ended = now_iso()
             state.groups = [g for g in state.groups if g]
             if state.failure:

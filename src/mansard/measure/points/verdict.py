@@ -13,10 +13,10 @@ from mansard.core.units import format_bytes_per_s, format_hz, format_ratio, form
 from mansard.core.unknown import Implausible, Unknown
 from mansard.measure.points.evidence import Evidence
 from mansard.measure.points.link_least import by_fit
-from mansard.measure.points.result import Finding, PointVerdict
+from mansard.measure.points.result import NOISY_RATIO, Finding, PointVerdict
 
 NORMAL_SHARE = 0.7  # 70 to 90 % of a declared peak is what good kernels reach
-NOISY_RATIO = 0.05  # half of the interval over the median
+LEAST_LEFT = 0.3  # of the processors: what a ceiling of a busy machine is taken to have had at least
 QUIET_RATIO = 0.08  # foreign load up to which the clock is believed
 CLOCK_SLACK = 0.95
 CORES_SLACK = 0.75
@@ -209,8 +209,15 @@ def _beaten(found: Judged, e: Evidence, share: Implausible) -> Judged:
         verdict = PointVerdict.NOISY if half_ratio(e) > NOISY_RATIO else PointVerdict.NORMAL
         finding = Finding(code="partly_cached", text=text)
         return dataclasses.replace(found, verdict=verdict, reason=text, share=share.value, findings=(finding,))
-    if found.ceiling.kind is Kind.MEASURED and share.value <= LOW_CEILING:
+    load = float(found.ceiling.conditions.get("foreign_load_ratio") or 0.0)
+    busy = load > QUIET_RATIO
+    # What others took while a ceiling was measured is missing from it: what it may be too low by grows with that.
+    if found.ceiling.kind is Kind.MEASURED and share.value <= LOW_CEILING / (
+        max(LEAST_LEFT, 1.0 - load) if busy else 1.0
+    ):
         text = f"{share.value:.2f} of the {name}: the ceiling is too low, measure it again"
+        if busy:
+            text += f" on an idle machine (others used {format_ratio(load)} of the processors while it was measured)"
         finding = Finding(code="ceiling_too_low", text=text)
         verdict = PointVerdict.NOISY if half_ratio(e) > NOISY_RATIO else PointVerdict.NORMAL
         return dataclasses.replace(found, verdict=verdict, reason=text, share=share.value, findings=(finding,))
@@ -233,7 +240,8 @@ def _partly_cached(ceiling: Ceiling, e: Evidence, share: float) -> str:
 
 def _graded(found: Judged, e: Evidence, findings: Sequence[Finding], share: float | Unknown) -> Judged:
     noise = half_ratio(e)
-    wide = f"the 95 % interval of the median is +-{format_ratio(noise)} wide"
+    width = f"+-{format_ratio(noise)}" if noise <= 1.0 else "more than +-100 %"
+    wide = f"the 95 % interval of the median is {width} wide"
     if isinstance(share, Unknown):
         text = f"not judged: {share.reason}"
         if noise > NOISY_RATIO:
