@@ -112,6 +112,8 @@ def _compute_share(flop: float | Unknown, union: float, peak: Ceiling | Unknown)
     if isinstance(flop, Unknown):
         return flop
     value = peak if isinstance(peak, Unknown) else peak.value
+    if flop == 0:  # copies and fills alone: nothing of the arithmetic is used
+        return value if isinstance(value, Unknown) else 0.0
     return utilisation(model_flop=flop, wall_s=union, peak_flop_per_s=value).mfu_ratio
 
 

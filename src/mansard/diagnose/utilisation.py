@@ -373,6 +373,10 @@ def _ratios(
     work: Work, wall: float, union: float, peak: Ceiling | Unknown, devices: int
 ) -> tuple[float | Unknown | Implausible, float | Unknown | Implausible, float | Unknown | Implausible]:
     value = peak if isinstance(peak, Unknown) else peak.value
+    none = Unknown("what ran in the region does no arithmetic that counts as FLOP, so there is no utilisation of it")
+    work = replace(
+        work, flop=none if work.flop == 0 else work.flop, executed_flop=none if work.executed_flop == 0 else work.executed_flop
+    )
     if isinstance(work.flop, Unknown):
         if isinstance(work.executed_flop, Unknown):
             return work.flop, work.executed_flop, work.flop

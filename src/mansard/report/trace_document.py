@@ -155,11 +155,13 @@ def copies_document(timeline: Timeline) -> list[dict[str, Any]]:
         mask = (table.device == device) & (table.copy_kind == kind)
         known = mask & (table.nbytes >= 0)
         size, time = int(table.nbytes[known].sum()), int(table.duration_ns[mask].sum())
+        counted, sized = int(known.sum()), int(table.duration_ns[known].sum())
         word = CopyKind(kind).name.lower() if kind in CopyKind._value2member_map_ else f"kind {kind}"
         rows.append({
             "device": timeline.devices[device].number if device >= 0 else None, "direction": word,
-            "count": int(mask.sum()), "bytes": size, "time_s": time / 1e9,
-            "bytes_per_s": size / time * 1e9 if time and size else Unknown("no bytes or no time were recorded"),
+            "count": int(mask.sum()), "bytes": size if counted else Unknown("the profile does not record the size of these copies"),
+            "time_s": time / 1e9, "without_size": int(mask.sum()) - counted,
+            "bytes_per_s": size / sized * 1e9 if sized and size else Unknown("no bytes or no time were recorded"),
         })  # fmt: skip
     return rows
 

@@ -113,11 +113,16 @@ def _kind_lines(devices: Sequence[Document]) -> list[str]:
 
 def _copy_lines(copies: Sequence[Document]) -> list[str]:
     rows = [
-        [f"GPU {c['device']} {c['direction'].replace('_', ' ')}", str(c["count"]), format_bytes(c["bytes"]), format_s(c["time_s"]),
+        [f"GPU {c['device']} {c['direction'].replace('_', ' ')}", str(c["count"]), _size(c), format_s(c["time_s"]),
          shown(c["bytes_per_s"], format_bytes_per_s)]
         for c in copies
     ]  # fmt: skip
     return ["", *table(["copies", "count", "bytes", "time", "rate"], rows)] if rows else []
+
+
+def _size(copy: Document) -> str:
+    """Return the bytes of copies; some may lack a size."""
+    return shown(copy["bytes"], format_bytes) + (" or more" if copy["without_size"] and not why(copy["bytes"]) else "")
 
 
 def _step_lines(steps: Document) -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.core.unknown import Unknown
-from mansard.trace.launch_shape import LaunchShape, UnitLimits, blocks_per_unit
+from mansard.trace.launch_shape import LaunchShape, UnitLimits, WavefrontLimits, blocks_per_unit
 from mansard.trace.memory_record import MemoryRecord
 from mansard.trace.timeline import Kind, Timeline
 
@@ -80,7 +80,7 @@ def kernel_launches(timeline: Timeline) -> Launches | Unknown:
 
 
 def _figures(shape: LaunchShape, timeline: Timeline, device: int) -> list[float]:
-    limits: UnitLimits | Unknown = Unknown("no device")
+    limits: UnitLimits | WavefrontLimits | Unknown = Unknown("no device")
     units: int | Unknown = Unknown("no device")
     if device >= 0:
         limits, units = timeline.devices[device].limits, timeline.devices[device].multiprocessors
@@ -221,7 +221,7 @@ def launch_rows(timeline: Timeline) -> list[LaunchRow]:
     for i, value in enumerate(distinct.tolist()):
         rest, device = divmod(value, devices)
         name, code = divmod(rest, len(shapes))
-        limits: UnitLimits | Unknown = Unknown("which device it ran on is not recorded")
+        limits: UnitLimits | WavefrontLimits | Unknown = Unknown("which device it ran on is not recorded")
         units: int | Unknown = Unknown("which device it ran on is not recorded")
         if device:
             limits, units = timeline.devices[device - 1].limits, timeline.devices[device - 1].multiprocessors

@@ -57,8 +57,75 @@ class UnitLimits:
     warp: int = 32
 
 
-def blocks_per_unit(shape: LaunchShape, limits: UnitLimits) -> int | Unknown:
-    """Return how many blocks of a kernel one multiprocessor holds at once.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WavefrontLimits:
+    """What one compute unit of AMD holds at once, as the file states it for its device.
+
+    Args:
+        gfx: Name of the instruction set, such as `gfx942`.
+        waves: Resident waves of one SIMD unit.
+        simds: SIMD units of a compute unit.
+        shared_bytes: LDS [B].
+        lanes: Work-items of a wave.
+    """
+
+    gfx: str
+    waves: int
+    simds: int
+    shared_bytes: int
+    lanes: int = 64
+
+
+#: Vector registers of a lane, and in how many they are given out; steps in which LDS is given out [B].
+#: Source: LLVM 20, AMDGPUBaseInfo.cpp (getTotalNumVGPRs, getVGPRAllocGranule) and User Guide for AMDGPU Backend (granulated_lds_size).
+_GFX = {
+    "gfx90a": (512, 8, 512), "gfx940": (512, 8, 512), "gfx941": (512, 8, 512), "gfx942": (512, 8, 512), "gfx950": (512, 8, 1280),
+    "gfx900": (256, 4, 512), "gfx906": (256, 4, 512),
+}  # fmt: skip
+_MOST_SHARED_GROUPS = 16  # workgroups of several waves on one compute unit, which need a barrier each
+
+
+def workgroups_per_unit(shape: LaunchShape, limits: WavefrontLimits) -> int | Unknown:
+    """Return how many workgroups of a kernel one compute unit of AMD's CDNA or Vega holds at once.
+
+    The least of what waves, vector registers, LDS and barriers allow.
+
+    Args:
+        shape: The launch.
+        limits: The compute unit.
+
+    Source: LLVM 20, AMDGPUBaseInfo.cpp (getMaxWorkGroupsPerCU, getNumWavesPerEUWithNumVGPRs).
+
+    Assumes: the waves of a workgroup are spread evenly over the SIMD units.
+
+    >>> mi300 = WavefrontLimits(gfx="gfx942", waves=8, simds=4, shared_bytes=65536)
+    >>> workgroups_per_unit(LaunchShape(blocks=304, threads=256, registers=128, shared_bytes=0), mi300)
+    4
+    >>> workgroups_per_unit(LaunchShape(blocks=304, threads=256, registers=24, shared_bytes=32768), mi300)
+    2
+    >>> workgroups_per_unit(LaunchShape(blocks=304, threads=64, registers=24, shared_bytes=0), mi300)
+    32
+    """
+    if shape.threads <= 0 or shape.registers < 0 or shape.shared_bytes < 0:
+        return Unknown("the profile does not record workgroup size, registers and LDS of the launch")
+    if limits.gfx not in _GFX:
+        return Unknown(f"how a compute unit of {limits.gfx or 'this device'} gives out its registers is not known here")
+    total, step, unit = _GFX[limits.gfx]
+    waves = -(-shape.threads // limits.lanes)
+    each = limits.waves
+    if shape.registers:
+        each = min(each, total // (-(-shape.registers // step) * step))
+    fits = [each * limits.simds // waves]
+    if waves > 1:
+        fits.append(_MOST_SHARED_GROUPS)
+    if shape.shared_bytes:
+        fits.append(limits.shared_bytes // (-(-shape.shared_bytes // unit) * unit))
+    found = min(fits)
+    return found if found >= 1 else Unknown("the recorded launch is larger than what the recorded device holds")
+
+
+def blocks_per_unit(shape: LaunchShape, limits: UnitLimits | WavefrontLimits) -> int | Unknown:
+    """Return how many blocks of a kernel one multiprocessor holds at once; of AMD see `workgroups_per_unit`.
 
     The least of what blocks, warps, registers and shared memory allow. Registers are given in units of 256 to a warp, and
     warps to one of four partitions; shared memory in units of 128 B (256 B before 8.0), with 1 KiB more from 8.0 on.
@@ -78,6 +145,8 @@ def blocks_per_unit(shape: LaunchShape, limits: UnitLimits) -> int | Unknown:
     >>> blocks_per_unit(LaunchShape(blocks=500, threads=128, registers=32, shared_bytes=0), h100)
     16
     """
+    if isinstance(limits, WavefrontLimits):
+        return workgroups_per_unit(shape, limits)
     if shape.threads <= 0 or shape.registers < 0 or shape.shared_bytes < 0:
         return Unknown("the profile does not record threads, registers and shared memory of the launch")
     most = limits.blocks or _MOST_BLOCKS.get(limits.capability)

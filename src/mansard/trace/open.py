@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from mansard.core.errors import InputError, UsageError
+from mansard.trace.readers import rocprofv3_csv
 from mansard.trace.timeline import Kind, Timeline
 
 #: Format -> module whose `read(path, *, kinds, memory_limit, progress) -> Timeline` reads it. A new format is one line here.
@@ -23,7 +24,7 @@ READERS: dict[str, str] = {
     "rocprof_compute": "mansard.trace.readers.rocprof_compute",
     "recording": "mansard.trace.readers.recording",
 }
-_WITH_LAUNCH_SHAPES = ("nsys", "chrome")
+_WITH_LAUNCH_SHAPES = ("nsys", "chrome", "rocprofv3_json", "rocprofv3_csv")
 Reader = Callable[..., Timeline]
 
 _HEAD = 1 << 16
@@ -90,7 +91,7 @@ def recognise(path: Path) -> str:
         return _json(path, text)
     if text.startswith((b'"ID","Process ID"', b"ID,Process ID", b"==PROF==", b"==WARNING==")):
         return "ncu_csv"
-    if b"Kernel_Name" in text[:4096] and (b"Start_Timestamp" in text[:4096] or b"Dispatch_Id" in text[:4096]):
+    if rocprofv3_csv.looks_like(text):
         return "rocprofv3_csv"
     if _looks_like_xspace(head):
         return "xplane"
@@ -124,6 +125,8 @@ def _folder(path: Path) -> str:
         return "rocprof_compute"
     if (path / "meta.json").is_file():
         return "recording"
+    if rocprofv3_csv.in_folder(path) is not None:
+        return "rocprofv3_csv"
     raise InputError(
         f"{path} is a folder without a known profile in it", hint="name the profile file itself", code="not_a_profile"
     )

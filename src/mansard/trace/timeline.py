@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.core.unknown import Unknown
-from mansard.trace.launch_shape import UnitLimits
+from mansard.trace.launch_shape import UnitLimits, WavefrontLimits
 from mansard.trace.run import Finding
 
 Int64Array = npt.NDArray[np.int64]
@@ -95,7 +95,7 @@ class Device:
     clock_hz: float | Unknown = field(default_factory=lambda: Unknown("not in the file"))
     compute_capability: str = ""
     uuid: str = ""
-    limits: UnitLimits | Unknown = field(default_factory=lambda: Unknown("not in the file"))
+    limits: UnitLimits | WavefrontLimits | Unknown = field(default_factory=lambda: Unknown("not in the file"))
     certainty: str = "stated"
     label: str = ""
 

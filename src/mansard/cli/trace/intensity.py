@@ -100,7 +100,7 @@ def _device(timeline: Timeline, chosen: int | None) -> int:
     used = timeline.used_devices
     if len(used) == 1:
         return used[0]
-    shown = ", ".join(timeline.devices[d].shown for d in used)
+    shown = ", ".join(sorted((timeline.devices[d].shown for d in used), key=lambda name: (len(name), name)))
     raise UsageError(
         f"the profile has work on devices {shown}",
         hint="choose one with --device; devices are never merged",
