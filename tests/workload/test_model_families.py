@@ -167,7 +167,6 @@ def test_what_is_not_described_is_refused() -> None:
     }  # fmt: skip
     with pytest.raises(UndecidedError, match="audio tower"):
         load_model(gemma | {"text_config": text})
-    with pytest.raises(UndecidedError, match="experts beside"):
-        load_model(
-            {"model_type": "gemma4_text", "architectures": ["Gemma4ForCausalLM"], **text, "enable_moe_block": True}
-        )
+    ernie = {"model_type": "ernie4_5_moe", "architectures": ["Ernie4_5_MoeForCausalLM"], "use_bias": True}
+    with pytest.raises(UndecidedError, match="biases in its experts"):
+        load_model(ernie)

@@ -114,6 +114,18 @@ VARIANTS: list[tuple[str, str, dict[str, Any]]] = [
     ("llama", "LlamaForSequenceClassification", {"num_hidden_layers": 2}),
     ("phi", "PhiForCausalLM", {"qk_layernorm": True, "num_hidden_layers": 2}),
     ("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", {"head_dim": 128, "num_hidden_layers": 2}),
+    ("glm_moe_dsa", "GlmMoeDsaForCausalLM", {"num_hidden_layers": 6, "indexer_types": ["full"] * 2 + ["shared"] * 3 + ["full"]}),
+    ("glm_moe_dsa", "GlmMoeDsaForCausalLM", {"num_hidden_layers": 9, "index_topk_freq": 4, "index_skip_topk_offset": 3}),
+    ("glm4_moe_lite", "Glm4MoeLiteForCausalLM", {"num_hidden_layers": 3, "mlp_layer_types": ["sparse", "dense", "sparse"]}),
+    ("gemma4_text", "Gemma4ForCausalLM", {
+        "num_hidden_layers": 6, "enable_moe_block": True, "num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 96,
+    }),
+    ("cohere", "CohereForCausalLM", {"num_hidden_layers": 2, "use_qk_norm": True}),
+    ("qwen2_moe", "Qwen2MoeForCausalLM", {"num_hidden_layers": 2, "qkv_bias": False}),
+    ("mimo_v2_flash", "MiMoV2FlashForCausalLM", {"num_hidden_layers": 3, "attention_bias": True}),
+    ("bert", "BertForMaskedLM", {"tie_word_embeddings": False}),
+    ("vit", "ViTModel", {"pooler_output_size": 256}),
+    ("qwen3", "Qwen3ForQuestionAnswering", {"num_hidden_layers": 2}),
     ("dots1", "Dots1ForCausalLM", {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2, "num_hidden_layers": 3}),
 ]  # fmt: skip
 

@@ -29,7 +29,7 @@ class Entry:
         slug: Short name.
         path: The file.
         shipped: Whether it came with the package.
-        name, vendor, kind, chip: As in the file.
+        name, vendor, kind, chip, architecture: As in the file.
         keys: Normalised exact names.
         pci, cpuid: Identities.
     """
@@ -41,6 +41,7 @@ class Entry:
     vendor: str
     kind: str
     chip: str
+    architecture: str
     keys: frozenset[str]
     pci: tuple[str, ...]
     cpuid: tuple[str, ...]
@@ -94,6 +95,7 @@ def _entry(data: Mapping[str, Any], path: Path, *, shipped: bool) -> Entry:
         vendor=str(data["vendor"]),
         kind=str(data["kind"]),
         chip=str(data.get("chip", "")),
+        architecture=str(data.get("architecture", "")),
         keys=keys,
         pci=tuple(identity.get("pci", ())),
         cpuid=tuple(identity.get("cpuid", ())),

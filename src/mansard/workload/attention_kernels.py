@@ -20,7 +20,7 @@ from mansard.workload.parallel import split
 def mask_of(block: GqaAttention | MlaAttention) -> Mask:
     """Return which keys a query of the block sees."""
     if isinstance(block, MlaAttention):
-        return Mask(top_k=block.indexer.top_k if block.indexer else None)
+        return Mask(top_k=block.top_k)
     return Mask(causal=block.causal, window=block.window, chunk=block.chunk)
 
 

@@ -184,6 +184,7 @@ class MlaAttention:
         kv_rank: Width of the shared latent, which the cache holds with `rope_dim` more elements.
         nope_dim, rope_dim, v_dim: Head widths without and with position, and of the values.
         indexer: The sparse scorer, where there is one.
+        shared_top_k: Keys attended to where an earlier layer's scorer picked them; None: no scorer, or one of its own.
     """
 
     hidden: int
@@ -196,6 +197,12 @@ class MlaAttention:
     path: str = "self_attn"
     bias: bool = False
     indexer: SparseIndexer | None = None
+    shared_top_k: int | None = None
+
+    @property
+    def top_k(self) -> int | None:
+        """Keys a query attends to at most; None: all."""
+        return self.indexer.top_k if self.indexer else self.shared_top_k
 
     @property
     def qk_dim(self) -> int:

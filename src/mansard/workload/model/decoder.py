@@ -294,6 +294,8 @@ def head_for(
         labels = labels_of(reader)
         with_bias = architecture.endswith("ForTokenClassification")
         return (Linear(out=labels, into=hidden, path="score", block="head", bias=with_bias),)
+    if architecture.endswith("ForQuestionAnswering"):
+        return (Linear(out=2, into=hidden, path="qa_outputs", block="head", bias=True),)
     if architecture.endswith("Model"):
         return ()
     raise reader.unsupported(

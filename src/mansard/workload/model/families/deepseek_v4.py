@@ -29,6 +29,8 @@ def build(reader: Reader, architecture: str, _family: str, outer: Reader | None 
         reader.integer("num_hidden_layers"),
         reader.integer("vocab_size"),
     )
+    if reader.raw("mlp_bias") is True:
+        raise reader.unsupported("DeepSeek V4 with biases in its experts", "mlp_bias false")
     ratios = _ratios(reader, depth)
     streams = reader.integer("hc_mult")
     experts, top_k = reader.integer("num_experts"), reader.integer("num_experts_per_tok")

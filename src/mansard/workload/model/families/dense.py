@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
-from mansard.workload.model.decoder import Parts, Traits, decoder, gqa, grouped, head_for, mlp, tie, windowed
+from mansard.workload.model.decoder import Parts, Traits, decoder, gqa, grouped, head_for, heads_of, mlp, tie, windowed
 from mansard.workload.model.reader import Reader
 from mansard.workload.records import Block, Embedding, GqaAttention, Layer, Linear, Norm, Parameters, Stack
 
@@ -116,8 +116,19 @@ def build(reader: Reader, architecture: str, family: str, outer: Reader | None =
     special = _SPECIAL.get(family)
     if special is not None:
         return special(reader, architecture, traits, outer)
+    if family == "cohere" and reader.flag("use_qk_norm", False, traits.source):
+        traits = replace(traits, qk_norm="full")
+    if family == "helium":
+        _square_output(reader, traits)
     stack, vocab = decoder(reader, traits)
     return finish(reader, architecture, traits, stack, vocab, outer)
+
+
+def _square_output(reader: Reader, traits: Traits) -> None:
+    """The output projection of this family is hidden x hidden whatever the heads say; files where that differs are refused."""
+    heads, _, width = heads_of(reader, traits, reader.integer("hidden_size"))
+    if heads * width != reader.integer("hidden_size"):
+        raise reader.wrong("head_dim", width, f"hidden_size / {heads} heads")
 
 
 def finish(

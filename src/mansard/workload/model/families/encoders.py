@@ -79,6 +79,10 @@ def bert_head(
             _layer_norm(hidden, "cls.transform.LayerNorm"),
             Linear(out=vocab, into=hidden, path="cls.decoder", block="head", bias=True, tied=tied),
         )
+        if (
+            not tied and "DistilBert" not in source
+        ):  # a bias beside the decoder's own, which is the same tensor where tied
+            blocks += (Parameters(path="cls.bias", shape=(vocab,), block="head"),)
         if architecture.endswith("ForPreTraining"):
             blocks = (pooler, *blocks, Linear(out=2, into=hidden, path="cls.seq_relationship", block="head", bias=True))
         return blocks, tied
@@ -141,7 +145,8 @@ def vit(reader: Reader, architecture: str, family: str, _outer: Reader | None = 
             Linear(out=labels_of(reader), into=hidden, path="classifier", block="head", bias=True),
         )
     elif architecture.endswith("Model"):
-        head = (Linear(out=hidden, into=hidden, path="pooler.dense", block="pooler", bias=True),)
+        width = reader.optional("pooler_output_size") or hidden
+        head = (Linear(out=width, into=hidden, path="pooler.dense", block="pooler", bias=True),)
     else:
         raise reader.unsupported(
             f"the head of class {architecture!r} is not known", "ViTModel or ViTForImageClassification"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from mansard.workload.blocks.weight import Weight
 from mansard.workload.model.decoder import (
     Parts,
     Traits,
@@ -157,13 +158,15 @@ def _nemotron_block(reader: Reader, traits: Traits, hidden: int, letter: str) ->
     if letter == "-":
         width = reader.integer("intermediate_size")
         return Mlp(hidden=hidden, width=width, gated=False, activation=act, bias=bias, out_bias=bias, path="mixer")
+    if bias:
+        raise reader.unsupported("Nemotron-H with biases in its experts", "mlp_bias false")
     experts, top_k = reader.integer("num_experts"), reader.integer("num_experts_per_tok")
     if reader.optional("n_shared_experts", least=0) not in (None, 1):
         raise reader.unsupported("several shared experts in Nemotron-H", "n_shared_experts of 1")
     return Moe(
         hidden=hidden, experts=experts, top_k=top_k, width=reader.integer("moe_intermediate_size"), gated=False,
         activation=act, path="mixer", shared_width=reader.integer("moe_shared_expert_intermediate_size"), shared_gated=False,
-        correction_bias=experts, latent=reader.optional("moe_latent_size", absent="experts as wide as the model"), expert_bias=bias,
+        correction_bias=experts, latent=reader.optional("moe_latent_size", absent="experts as wide as the model"),
     )  # fmt: skip
 
 
@@ -282,8 +285,6 @@ def gemma4_text(reader: Reader, architecture: str, _family: str, outer: Reader |
         source=source, layout="sandwich", qk_norm="head", tied=True, qkv_bias="attention_bias", out_bias="attention_bias",
         activation="gelu_pytorch_tanh",
     )  # fmt: skip
-    if reader.flag("enable_moe_block", False, source):
-        raise reader.unsupported("Gemma 4 with experts beside the dense block", "enable_moe_block false")
     hidden, depth = reader.integer("hidden_size"), reader.integer("num_hidden_layers")
     kinds = reader.per_layer("layer_types", depth, ("sliding_attention", "full_attention"))
     if kinds is None:
@@ -304,12 +305,42 @@ def gemma4_text(reader: Reader, architecture: str, _family: str, outer: Reader |
     stack, vocab = decoder(
         reader, traits, attention=attention, feed=lambda i: bigger if i >= first else block, inputs=extra[0]
     )
+    if reader.flag("enable_moe_block", False, source):
+        stack = _gemma4_experts(reader, stack, block)
     if extra[1]:
         groups = tuple(replace(group, layer=Layer(blocks=group.layer.blocks + extra[1])) for group in stack.groups)
         stack = replace(stack, groups=groups)
     tied = tie(reader, True, source, outer)
     head = head_for(reader, architecture, hidden, vocab, tied=tied)
     return Parts(text=stack, head=head, tied=tied, vocab=vocab)
+
+
+def _gemma4_experts(reader: Reader, stack: Stack, dense: Mlp) -> Stack:
+    """Add the experts of Gemma 4, which work beside the dense block, with three norms of their own in each layer."""
+    hidden = stack.hidden
+    experts, top_k = reader.integer("num_experts"), reader.integer("top_k_experts")
+    if top_k > experts:
+        raise reader.wrong("top_k_experts", top_k, f"at most the {experts} experts")
+    scales = tuple(
+        Weight(name=f"router.{name}", shape=(size,), role="other", block="router")
+        for name, size in (("scale", hidden), ("per_expert_scale", experts))
+    )
+    routed = Moe(
+        hidden=hidden, experts=experts, top_k=top_k, width=reader.integer("moe_intermediate_size"), gated=True,
+        activation=dense.activation, path="experts", extra=scales,
+    )  # fmt: skip
+    beside: tuple[Block, ...] = (
+        Norm(width=hidden, path="post_feedforward_layernorm_1"),
+        Norm(width=hidden, path="pre_feedforward_layernorm_2"),
+        routed,
+        Norm(width=hidden, path="post_feedforward_layernorm_2"),
+    )
+
+    def with_experts(layer: Layer) -> Layer:
+        place = next(i for i, b in enumerate(layer.blocks) if isinstance(b, Mlp)) + 1
+        return Layer(blocks=(*layer.blocks[:place], *beside, *layer.blocks[place:]))
+
+    return replace(stack, groups=tuple(replace(group, layer=with_experts(group.layer)) for group in stack.groups))
 
 
 def _gemma4_full(reader: Reader, local: GqaAttention, source: str) -> GqaAttention:

@@ -170,11 +170,12 @@ def _mimo_attention(reader: Reader, hidden: int, *, prefix: str, window: int | N
         if reader.raw("add_swa_attention_sink_bias") is None
         else reader.flag("add_swa_attention_sink_bias")
     )
+    biased = reader.flag("attention_bias", False, MIMO)
     if not prefix:
         sinks = reader.raw("add_full_attention_sink_bias") is True
     return GqaAttention(
         hidden=hidden, heads=heads, kv_heads=kv, head_dim=dim, v_head_dim=v_dim, window=window, sinks=sinks,
-        rotary_dim=rotary_dim(reader, dim),
+        q_bias=biased, k_bias=biased, v_bias=biased, rotary_dim=rotary_dim(reader, dim),
     )  # fmt: skip
 
 

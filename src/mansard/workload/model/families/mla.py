@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mansard.workload.model.decoder import Parts, Traits, activation, decoder, mlp
 from mansard.workload.model.families.dense import finish, mtp_stack
 from mansard.workload.model.families.moe import MoeTraits, choose, moe_block, routed_layers
@@ -57,11 +59,12 @@ def build(reader: Reader, architecture: str, family: str, outer: Reader | None =
     sparse = routed_layers(reader, traits, depth)
     routed = moe_block(reader, traits, hidden) if any(sparse) else None
     dense = mlp(reader, base, hidden) if not all(sparse) else None
+    layered = _indexed_layers(reader, block, depth, source)
     if routed is None:
         assert dense is not None
-        stack, vocab = decoder(reader, base, attention=lambda _i: block)
+        stack, vocab = decoder(reader, base, attention=lambda i: layered[i])
     else:
-        stack, vocab = decoder(reader, base, attention=lambda _i: block, feed=choose(routed, dense, sparse))
+        stack, vocab = decoder(reader, base, attention=lambda i: layered[i], feed=choose(routed, dense, sparse))
     parts = finish(reader, architecture, base, stack, vocab, outer)
     count = reader.optional("num_nextn_predict_layers", least=0, absent="no MTP layers") or 0
     if count and routed is not None:
@@ -69,6 +72,36 @@ def build(reader: Reader, architecture: str, family: str, outer: Reader | None =
         parts.mtp_heads = count
         activation(reader, base)
     return parts
+
+
+def _indexed_layers(reader: Reader, block: MlaAttention, depth: int, source: str) -> list[MlaAttention]:
+    """Return the attention of each layer: some have no scorer of their own and reuse the keys an earlier one picked.
+
+    Source: transformers 5.24 GlmMoeDsaConfig: `indexer_types`, else `index_topk_pattern`, else frequency and offset.
+    """
+    if block.indexer is None:
+        return [block] * depth
+    kinds = reader.per_layer("indexer_types", depth, ("full", "shared"))
+    pattern = reader.raw("index_topk_pattern")
+    every = reader.integer("index_topk_freq", 1, source)
+    offset = reader.integer("index_skip_topk_offset", 2, source, least=0) if every > 1 else 0
+    reader.raw("index_share_for_mtp_iteration")  # the MTP layer is run again with the keys it picked; no tensor differs
+    if kinds is None and isinstance(pattern, str):
+        if len(pattern) != depth or set(pattern) - set("FS"):
+            raise reader.wrong("index_topk_pattern", pattern, f"{depth} letters F or S")
+        kinds = ["full" if letter == "F" else "shared" for letter in pattern]
+    elif kinds is None and pattern is not None:
+        kinds = reader.per_layer("index_topk_pattern", depth, ("full", "shared"))
+    if kinds is None:
+        kinds = ["full" if max(i - offset + 1, 0) % every == 0 else "shared" for i in range(depth)]
+        if every > 1:
+            reader.derive(
+                "indexer_types", f"{kinds.count('full')} of {depth} full", ("index_topk_freq", "index_skip_topk_offset")
+            )
+    if kinds[0] != "full":
+        raise reader.wrong("indexer_types", kinds[0], "full in the first layer, there is none before it")
+    shared = replace(block, indexer=None, shared_top_k=block.indexer.top_k)
+    return [block if kind == "full" else shared for kind in kinds]
 
 
 def _mtp_layer(hidden: int, attention_block: MlaAttention, routed: Moe) -> tuple[Block, ...]:

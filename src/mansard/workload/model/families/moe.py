@@ -100,6 +100,8 @@ def build(reader: Reader, architecture: str, family: str, outer: Reader | None =
     block = gqa(reader, base, hidden)
     if family == "glm4_moe" and reader.flag("use_qk_norm", False, base.source):
         block = replace(block, qk_norm="head")
+    if family == "qwen2_moe" and not reader.flag("qkv_bias", True, base.source):
+        block = replace(block, q_bias=False, k_bias=False, v_bias=False)
     if traits.sinks:
         block = replace(block, sinks=True)
     if family == "minimax_m2":
@@ -155,6 +157,11 @@ def routed_layers(reader: Reader, traits: MoeTraits, depth: int) -> list[bool]:
             if isinstance(index, bool) or not isinstance(index, int):
                 raise reader.wrong("mlp_only_layers", index, "layer numbers")
         return [(i + 1) % step == 0 and i not in only for i in range(depth)]
+    words = reader.per_layer("mlp_layer_types", depth, ("dense", "sparse"))
+    if words is not None:
+        reader.raw("first_k_dense_replace")
+        reader.raw("moe_layer_freq")
+        return [word == "sparse" for word in words]
     first = reader.integer("first_k_dense_replace", least=0)
     every = reader.integer("moe_layer_freq", 1, source) if traits.dense == "first_k_freq" else 1
     return [i >= first and i % every == 0 for i in range(depth)]
@@ -252,6 +259,8 @@ def ernie(reader: Reader, architecture: str, _family: str, outer: Reader | None 
         mlp_bias="use_bias",
         head_bias=reader.raw("use_bias") is True,
     )
+    if reader.raw("use_bias") is True:
+        raise reader.unsupported("ERNIE 4.5 with biases in its experts", "use_bias false")
     hidden = reader.integer("hidden_size")
     depth = reader.integer("num_hidden_layers")
     experts, top_k = reader.integer("moe_num_experts"), reader.integer("moe_k")
