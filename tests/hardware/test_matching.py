@@ -235,7 +235,7 @@ def test_load_names_what_is_near() -> None:
     for path in ("nowhere/mine.toml", "./nowhere", "/nowhere"):
         with pytest.raises(InputError, match="cannot read"):
             load(path)
-    with pytest.raises(UsageError, match=r"nearest: .*mi250"):
+    with pytest.raises(UsageError, match=r"could be: mi250, mi250x"):
         load("AMD Instinct MI250X / MI250")
 
 
@@ -334,3 +334,51 @@ def test_a_name_with_something_added_is_another_name(name: str, extra: str) -> N
         found = match(changed)
         if key not in ALL_KEYS:
             assert found.sku is None, (changed, found)
+
+
+@pytest.mark.parametrize(
+    ("name", "holds"),
+    [
+        ("NVIDIA DGX H100", "8 x h100-sxm"),
+        ("HGX H200", "4 or 8 x h200"),
+        ("p5.48xlarge", "8 x h100-sxm"),
+        ("a3-highgpu-8g", "8 x h100-sxm"),
+        ("ND H100 v5", "8 x h100-sxm"),
+        ("GB200 NVL72", "72 x gb200"),
+        ("dgx a100", "8 x a100-sxm-40gb or a100-sxm-80gb"),
+    ],
+)
+def test_a_system_is_no_device_and_says_what_it_holds(name: str, holds: str) -> None:
+    found = match(name)
+    assert (found.sku, found.status) == (None, "ambiguous")
+    assert holds in found.reason
+    assert " or ".join(found.candidates) in found.needs[0]
+
+
+def test_every_system_holds_products_on_record() -> None:
+    from mansard.hardware.systems import _systems
+
+    for whole in _systems().values():
+        assert all(load(d).slug == d for d in whole.devices)
+        assert all(n >= 1 for n in whole.counts)
+
+
+@pytest.mark.parametrize(
+    ("name", "candidates"),
+    [
+        ("gfx90a", ("mi210", "mi250", "mi250x")),
+        ("gfx942:sramecc+:xnack-", ("mi300a", "mi300x", "mi325x")),
+        ("gfx950", ("mi350x", "mi355x")),
+        ("AMD Instinct MI250X/MI250", ("mi250", "mi250x")),
+        ("AMD Instinct MI250X / MI250", ("mi250", "mi250x")),
+    ],
+)
+def test_a_name_that_several_products_share_names_them(name: str, candidates: tuple[str, ...]) -> None:
+    found = match(name)
+    assert (found.status, found.candidates) == ("ambiguous", candidates)
+
+
+def test_the_pci_id_settles_a_shared_name() -> None:
+    found = match("AMD Instinct MI250X/MI250", pci_device_id="1002:7408")
+    assert found.sku is not None
+    assert found.sku.slug == "mi250x"

@@ -48,6 +48,9 @@ _GENERIC = frozenset(
         "per",
     }
 )
+# What a compiler calls the instruction set of a chip; several products share one.
+# Source: LLVM user guide for the AMDGPU back end, table of processors.
+_TARGETS = {"gfx90a": "CDNA 2", "gfx942": "CDNA 3", "gfx950": "CDNA 4"}
 HOW_TO_ADD = (
     "write one hardware file and point --hardware-dir or MANSARD_HARDWARE_PATH to it (docs/hardware.md)",
     'or pass the number: --peak "2250 TFLOP/s"',
@@ -125,6 +128,12 @@ def match(
     named = _named(known, key)
     if len(named) > 1:
         return _ambiguous(f"{name!r} is a name of several files", named)
+    if not named and "/" in name:
+        both = _either(known, name)
+        settled = [e for e in by_pci or () if e in both]
+        if len(both) > 1 and len(settled) != 1:
+            return _ambiguous(f"{name!r} names several products", both)
+        named = settled
     chosen, reason = _decide(name, key, named, by_pci, known)
     if chosen is None:
         return reason if isinstance(reason, Match) else _unknown(reason, known, key)
@@ -156,6 +165,13 @@ def _named(known: Sequence[Entry], key: str) -> list[Entry]:
     hits = [e for e in known if key and key in e.keys]
     own = [e for e in hits if not e.shipped]
     return own or hits
+
+
+def _either(known: Sequence[Entry], name: str) -> list[Entry]:
+    """Return the products that a name such as `Instinct MI250X/MI250` lists, which share all words but the last."""
+    first, *others = (part.strip() for part in name.split("/"))
+    shared = " ".join(first.split()[:-1])
+    return [e for part in (first, *(f"{shared} {other}" for other in others)) for e in _named(known, normalise(part))]
 
 
 def _by_pci(known: Sequence[Entry], pci: str | None) -> list[Entry] | None:
@@ -198,6 +214,10 @@ def _decide(
         return None, _ambiguous(text, chips)
     if not key:
         return None, "no name was given"
+    target = _TARGETS.get(key.split()[0])
+    if target is not None:
+        text = f"{name!r} is an instruction set, which several products have"
+        return None, _ambiguous(text, [e for e in known if e.architecture == target])
     words = set(key.split())
     if words <= _GENERIC or all(re.fullmatch(r"\d+(gb|c)", w) for w in words):
         return None, f"{name!r} names no product"
