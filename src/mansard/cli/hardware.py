@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from mansard.hardware.systems import System
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -113,11 +116,13 @@ def match_(
       mansard hardware match "NVIDIA H100 80GB HBM3" --memory "79.6 GiB"
       mansard hardware match --pci 10de:20b2
       mansard hardware match tpu7x-8
+      mansard hardware match "DGX H100"
     """
     from mansard.core.units import parse_quantity
     from mansard.hardware.detect import detect
     from mansard.hardware.matching import match
     from mansard.hardware.slices import tpu_slice
+    from mansard.hardware.systems import system
     from mansard.report.hardware_text import device_lines, match_lines
 
     if name is None and pci is None:
@@ -136,6 +141,9 @@ def match_(
                     "reason": reason, "needs": [], "slice": slice_}  # fmt: skip
         _print("hardware_match/1", document, [f"{name!r} is a slice of {part.sku.slug}", f"  {reason}"], as_json)
         return 0
+    whole = system(name) if name and pci is None else None
+    if whole is not None:
+        return _whole_system(whole, name or "", as_json)
     answer = match(
         name or "",
         memory_bytes=parse_quantity(memory, "bytes") if memory else None,
@@ -147,6 +155,17 @@ def match_(
     shown = name if name is not None else f"PCI {pci}"
     _print("hardware_match/1", {"name": shown, **answer.to_json()}, match_lines(shown, answer), as_json)
     return 0 if answer.status == "exact" else 3
+
+
+def _whole_system(whole: System, name: str, as_json: bool) -> int:
+    """Say what a system holds; its name does not always tell which product."""
+    only = whole.devices[0] if len(whole.devices) == 1 else None
+    document = {"name": name, "status": "exact" if only else "ambiguous", "matched": only, "product": None,
+                "candidates": list(whole.devices), "reason": f"a system that holds {whole.text}", "needs": [],
+                "system": whole.to_json()}  # fmt: skip
+    lines = [f"{name!r} is a system, not a device: it holds {whole.text}", f"  source: {whole.source}"]
+    _print("hardware_match/1", document, lines, as_json)
+    return 0 if only else 3
 
 
 @command.command("peak", short_help="Peaks from units x width x clock, beside what the vendor declares.")

@@ -9,6 +9,37 @@ from typing import Any
 import click
 
 
+def once(command: click.Command) -> click.Command:
+    """Return a command that refuses an option given twice, of which the last value would win in silence."""
+    if isinstance(command, click.Group) and not isinstance(command, Questions):
+        for inner in command.commands.values():
+            once(inner)
+    make = command.make_parser
+
+    def make_parser(ctx: click.Context) -> Any:
+        parser = make(ctx)
+        parse = parser.parse_args
+
+        def parse_args(args: list[str]) -> Any:
+            options, rest, order = parse(args)
+            for param in order:
+                single = isinstance(param, click.Option) and not (param.multiple or param.is_flag or param.count)
+                if single and order.count(param) > 1:
+                    name = max(param.opts, key=len)
+                    raise click.UsageError(
+                        f"Option {name!r} is given {order.count(param)} times; it takes one value.", ctx
+                    )
+            return options, rest, order
+
+        parser.parse_args = parse_args  # type: ignore[method-assign]
+        return parser
+
+    if not getattr(command, "refuses_twice", False):
+        command.make_parser = make_parser  # type: ignore[method-assign]
+        command.refuses_twice = True  # type: ignore[attr-defined]
+    return command
+
+
 class Questions(click.Group):
     """A group whose commands are imported when they are called.
 
@@ -35,7 +66,7 @@ class Questions(click.Group):
         if cmd_name not in self.questions:
             return None
         command: click.Command = importlib.import_module(self.questions[cmd_name][0]).command
-        return command
+        return once(command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

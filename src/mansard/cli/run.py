@@ -76,6 +76,8 @@ def command(
     _may_keep(keep, force=force)
     if output is not None and output == report:
         raise UsageError(f"-o and --report both name {output}", hint="give each a file of its own")
+    if program.startswith("-") and not Path(program).exists():
+        _no_option(program)
     if not as_module and not Path(program).exists():
         raise UsageError(f"no such program: {program}", hint="give a Python file, or -m with a module name")
 
@@ -83,6 +85,7 @@ def command(
         if not quiet:
             click.echo(f"mansard: {text}", err=True)
 
+    _stated(network_rate)  # refused before anything is measured
     ceilings = _with_network(_ceilings(ceilings_file, talk), network_rate)
     before = _probe(ceilings) if ceilings_file is None else None
     exit_code, trace, failed = _recorded([program, *args], as_module, as_json, keep, talk)
@@ -106,6 +109,18 @@ def command(
         _unless_failed(failed, 0)
         return _unless_failed(error, exit_code)
     return _unless_failed(failed, exit_code) or _own_exit_code(diagnosis)
+
+
+def _no_option(word: str) -> None:
+    """Refuse a word before the program that looks like an option of mansard."""
+    import difflib
+
+    known = [o for p in command.params for o in p.opts if o.startswith("--")]
+    near = difflib.get_close_matches(word.partition("=")[0], known, n=1, cutoff=0.7)
+    raise UsageError(
+        f"mansard run has no option {word.partition('=')[0]}" + (f"; did you mean {near[0]}?" if near else ""),
+        hint="options of the program go after it: mansard run train.py --epochs 3",
+    )
 
 
 def _unless_failed(failed: InputError | None, exit_code: int) -> int:
@@ -316,17 +331,29 @@ def _measure_now(threads: int | None, talk: Any) -> Ceilings:
     return ceilings
 
 
+def _stated(rate: str | None) -> float | None:
+    """Return the rate of the network that was stated [B/s]."""
+    from mansard.core.units import parse_quantity
+
+    value = None if rate is None else parse_quantity(rate, "bytes_per_s")
+    if value == 0.0:
+        raise UsageError(
+            f"--network-rate is {rate}, expected a positive rate", hint="leave it out where there is no network"
+        )
+    return value
+
+
 def _with_network(ceilings: Ceilings, rate: str | None) -> Ceilings:
     """Return the ceilings with the stated rate of the network; what was stated comes before what was measured."""
     from dataclasses import replace
 
     from mansard.core.ceilings import Area, Ceiling, Kind, Resource
-    from mansard.core.units import parse_quantity
 
-    if rate is None:
+    value = _stated(rate)
+    if value is None:
         return ceilings
     stated = Ceiling(
-        resource=Resource(area=Area.NETWORK, link="network"), value=parse_quantity(rate, "bytes_per_s"), unit="B/s",
+        resource=Resource(area=Area.NETWORK, link="network"), value=value, unit="B/s",
         kind=Kind.DECLARED, scope="device", source="--network-rate",
     )  # fmt: skip
     others = tuple(c for c in ceilings.ceilings if c.source != stated.source)

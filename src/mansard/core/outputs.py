@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -115,10 +116,15 @@ def replace_folder(source: Path, target: Path) -> None:
             shutil.rmtree(copy, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
     except OSError as error:  # copytree gathers what failed in a list, without a message of its own
-        first = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror or error
+        first = _reason(error.args[0][0][2]) if isinstance(error, shutil.Error) else error.strerror or error
         raise InputError(
             f"cannot write {target}: {first}", hint="nothing was changed there; choose another place"
         ) from None
+
+
+def _reason(text: str) -> str:
+    """Return the reason of `[Errno 28] No space left on device: 'a' -> 'b'`."""
+    return re.sub(r"^\[Errno \d+\] ", "", text).partition(": '")[0]
 
 
 def _is_special(path: Path) -> bool:

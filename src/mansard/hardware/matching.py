@@ -20,6 +20,7 @@ from mansard.core.units import format_bytes, format_bytes_per_s
 from mansard.hardware.catalogue import Entry, entries
 from mansard.hardware.names import MAX_NAME, is_partition, normalise, normalise_pci
 from mansard.hardware.records import Sku
+from mansard.hardware.systems import system
 
 Status = Literal["exact", "ambiguous", "unknown"]
 
@@ -134,6 +135,13 @@ def match(
         if len(both) > 1 and len(settled) != 1:
             return _ambiguous(f"{name!r} names several products", both)
         named = settled
+    whole = system(name) if not named and by_pci is None else None
+    if whole is not None:
+        return Match(
+            status="ambiguous", sku=None, candidates=whole.devices,
+            reason=f"{name!r} is a system that holds {whole.text}, not a device",
+            needs=(f"name the device: {' or '.join(whole.devices)}",),
+        )  # fmt: skip
     chosen, reason = _decide(name, key, named, by_pci, known)
     if chosen is None:
         return reason if isinstance(reason, Match) else _unknown(reason, known, key)

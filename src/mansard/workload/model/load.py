@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Mapping
 from importlib import resources
@@ -69,8 +70,10 @@ def _sources(source: str | Path | Mapping[str, Any]) -> tuple[Mapping[str, Any],
     if text in shipped_models():
         entry = resources.files("mansard") / "data" / "models" / f"{text}.json"
         return json.loads(entry.read_text(encoding="utf-8"))["config"], None, text, f"shipped:{text}"
+    near = difflib.get_close_matches(text, shipped_models(), n=1)
     raise UsageError(
-        f"no model {text!r}: not a file, not a folder, not a shipped name",
+        f"no model {text!r}: not a file, not a folder, not a shipped name"
+        + (f"; did you mean {near[0]!r}?" if near else ""),
         hint=f"shipped: {', '.join(shipped_models())}",
     )
 
