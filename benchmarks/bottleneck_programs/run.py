@@ -272,6 +272,7 @@ def main() -> int:
         if (args.only in truth.name if args.only else args.group in ("all", truth.group))
         and args.framework in (None, truth.framework)
     ]
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))  # the scratch folder goes as well
     with tempfile.TemporaryDirectory(prefix="mansard-score-") as scratch:
         keep = (args.keep or Path(scratch)).resolve()
         keep.mkdir(parents=True, exist_ok=True)

@@ -154,6 +154,13 @@ def test_points_from_text_and_files(tmp_path):
     file.write_text("a,b\n1,2\n")
     with pytest.raises(InputError, match="columns a, b"):
         read_points(file)
+    file.write_text('{"rows": [{"n": 1, "time_s": 100}]}')
+    with pytest.raises(InputError, match=r"steps\.csv is JSON, expected a CSV"):
+        read_points(file)
+    file.write_text(",".join(f"{'column' * 20}{i}" for i in range(100)))
+    with pytest.raises(InputError, match="and 94 more") as wide:
+        read_points(file)
+    assert len(wide.value.message) - len(str(file)) < 300
     with pytest.raises(InputError, match="cannot read"):
         read_points(tmp_path / "none.csv")
 

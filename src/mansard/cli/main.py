@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from mansard import __version__
+from mansard.cli.endings import signals_as_exceptions
 from mansard.cli.questions import Questions
 
 #: Verb -> module with a click command named `command`, and the line shown in the overview.
@@ -43,16 +44,25 @@ PIPE_CLOSED = 141  # as a shell shows a program that SIGPIPE ended: 128 + 13
 def cli() -> None:
     """Find the bottleneck of ML and HPC programs by measurement instead of by guess.
 
-    Start with `mansard measure`, then `mansard run train.py`.
+    \b
+    Start here:
+      mansard measure              what this machine can do, once, a minute
+      mansard run train.py         your program, and what bounds it
+      mansard diagnose PROFILE     a profile that was recorded already
+      mansard estimate llama-3.1-8b --on h100-sxm --context 4096
+                                   a model on a machine you do not have
+
+    Every verb has --help, --json and examples; docs/ has the rest.
     """
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the command line and exit with the code of the design: 0, 1, 2, 3, 4, 130, or 141 where nobody reads the output."""
+    """Run the command line and exit with the code of the design: 0 to 4, 130, 141 where nobody reads, 143 on SIGTERM."""
     args = sys.argv[1:] if argv is None else argv
     code, stdout = 0, sys.stdout
     try:
-        result: Any = cli.main(args=args, prog_name="mansard", standalone_mode=False)
+        with signals_as_exceptions():
+            result: Any = cli.main(args=args, prog_name="mansard", standalone_mode=False)
         code = result if isinstance(result, int) else 0
     except (click.exceptions.Abort, KeyboardInterrupt):
         code = 130

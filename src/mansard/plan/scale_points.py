@@ -39,6 +39,18 @@ def parse_points(texts: Iterable[str]) -> list[tuple[int, float]]:
     return out
 
 
+def _shown(names: Iterable[str], most: int = 6, long: int = 24) -> str:
+    """Return the first names of columns, each cut to a length.
+
+    >>> _shown(["a", "b" * 99, "c"], most=2, long=4)
+    'a, bbbb..., and 1 more'
+    """
+    all_names = list(names)
+    cut = [name if len(name) <= long else f"{name[:long]}..." for name in all_names[:most]]
+    rest = [f"and {len(all_names) - most} more"] if len(all_names) > most else []
+    return ", ".join([*cut, *rest]) or "none"
+
+
 def read_points(path: Path) -> list[tuple[int, float]]:
     """Return the points of a CSV file with a column of devices and one of times.
 
@@ -49,13 +61,17 @@ def read_points(path: Path) -> list[tuple[int, float]]:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'it is not text'}") from None
+    if text.lstrip()[:1] in ("{", "["):
+        raise InputError(
+            f"{path} is JSON, expected a CSV of measured points", hint="columns n and time_s, a row for each"
+        )
     reader = csv.DictReader(text.splitlines())
     names = {(name or "").strip().lower(): name for name in reader.fieldnames or ()}
     devices = next((names[d] for d in _DEVICES if d in names), None)
     time = next(((names[t], factor) for t, factor in _TIMES.items() if t in names), None)
     if devices is None or time is None:
         raise InputError(
-            f"{path} has the columns {', '.join(names) or 'none'}, expected one of devices and one of times",
+            f"{path} has the columns {_shown(names)}, expected one of devices and one of times",
             hint=f"one of {', '.join(_DEVICES)}; one of {', '.join(_TIMES)}",
         )
     out = []
@@ -64,6 +80,6 @@ def read_points(path: Path) -> list[tuple[int, float]]:
             out.append((int(row[devices]), float(row[time[0]]) * time[1]))
         except (TypeError, ValueError):
             raise InputError(
-                f"{path}, line {reader.line_num}: {row[devices]!r}, {row[time[0]]!r} are no devices and time"
+                f"{path}, line {reader.line_num}: {_shown([repr(row[devices]), repr(row[time[0]])])} are no devices and time"
             ) from None
     return out
