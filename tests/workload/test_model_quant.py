@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -220,3 +221,48 @@ def test_the_caller_may_describe_another_storage() -> None:
     size = known(model, quantisation=other)
     assert size.quantised == 6_979_321_856
     assert copy.copy(model) == model
+
+
+NEMOTRON = {
+    "model_type": "nemotron_h", "architectures": ["NemotronHForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2,
+    "hybrid_override_pattern": "*E", "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 128,
+    "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1, "moe_intermediate_size": 32,
+    "moe_shared_expert_intermediate_size": 32, "mlp_hidden_act": "relu2", "tie_word_embeddings": False, "dtype": "bfloat16",
+}  # fmt: skip
+# Matrices: q 64 x 64, k and v 64 x 32 each, o 64 x 64; router 4 x 64; 4 experts and one shared of 2 x 64 x 32; head 128 x 64.
+NEMOTRON_EXPERT = 2 * 64 * 32
+
+
+def beside(tmp_path: Path, config: dict[str, object], quantisation: dict[str, object]) -> WeightBytes | Unknown:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": quantisation}))
+    return weight_bytes(load_model(tmp_path))
+
+
+def test_each_module_has_its_own_algorithm(tmp_path: Path) -> None:
+    layers = {"backbone.layers.0.mixer.o_proj": {"quant_algo": "FP8"}, "lm_head": {"quant_algo": "MXFP8"}}
+    for expert in range(4):
+        for matrix in ("up_proj", "down_proj"):
+            layers[f"backbone.layers.1.mixer.experts.{expert}.{matrix}"] = {
+                "quant_algo": "W4A16_NVFP4",
+                "group_size": 16,
+            }
+    found = beside(tmp_path, NEMOTRON, {"quant_algo": "MIXED_PRECISION", "quantized_layers": layers})
+    assert isinstance(found, WeightBytes)
+    # Elements: o at 8 bits, the head at 8 bits, the experts at 4.
+    assert found.quantised == 64 * 64 + 128 * 64 + 4 * NEMOTRON_EXPERT / 2
+    # A byte per 32 of the head, a byte per 16 of the experts; 8 B for o, 4 B for each of 8 matrices of experts.
+    assert found.scales == 128 * 64 / 32 + 4 * NEMOTRON_EXPERT / 16
+    assert found.extras == 8 + 8 * 4
+
+
+def test_nvfp4_has_groups_of_16_and_a_checkpoint_says_what_it_left_alone(tmp_path: Path) -> None:
+    stated = beside(
+        tmp_path, NEMOTRON, {"quant_algo": "NVFP4", "exclude_modules": ["lm_head", "backbone.layers.0.mixer.q_proj"]}
+    )
+    assert isinstance(stated, WeightBytes)
+    quantised = 2 * 64 * 32 + 64 * 64 + 5 * NEMOTRON_EXPERT  # k, v, o and all five experts
+    assert (stated.quantised, stated.scales) == (quantised / 2, quantised / 16)
+    silent = beside(tmp_path, NEMOTRON, {"quant_algo": "NVFP4"})
+    assert isinstance(silent, Unknown)
+    assert "which modules" in silent.reason

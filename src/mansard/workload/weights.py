@@ -97,6 +97,7 @@ def _variants(name: str) -> Iterator[str]:
     """Yield the names under which checkpoints may list a module."""
     yield name
     if name.startswith("model.layers."):
+        yield f"backbone.{name.removeprefix('model.')}"
         yield f"model.language_model.{name.removeprefix('model.')}"
         yield f"language_model.{name}"
     elif not name.startswith(("model.", "lm_head")):
@@ -127,18 +128,25 @@ def excluded(name: str, ignore: tuple[str, ...]) -> bool:
     return False
 
 
-def _applies(target: str, weight: Weight, name: str, stack: str) -> bool:
-    if target == "Embedding":
-        return weight.role == "embedding"
+_KINDS = frozenset({"Embedding", "Linear", "experts", "decoder"})
+
+
+@lru_cache(maxsize=64)
+def _modules(targets: tuple[str, ...]) -> tuple[str, ...]:
+    """The targets that are names of modules, not kinds of them."""
+    return tuple(target for target in targets if target not in _KINDS)
+
+
+def _applies(targets: tuple[str, ...], weight: Weight, name: str, stack: str) -> bool:
+    if weight.role == "embedding":
+        return "Embedding" in targets
     if weight.role != "matmul" or weight.keep:
         return False
-    if target == "Linear":
+    if "Linear" in targets or ("experts" in targets and weight.block == "experts"):
         return True
-    if target == "experts":
-        return weight.block == "experts"
-    if target == "decoder":
-        return stack in ("text", "encoder") and weight.block != "head"
-    return excluded(name, (target,))
+    if "decoder" in targets and stack in ("text", "encoder") and weight.block != "head":
+        return True
+    return excluded(name, _modules(targets))
 
 
 def scheme_of(quantisation: Quantisation, weight: Weight, name: str, stack: str) -> QuantScheme | None:
@@ -147,7 +155,7 @@ def scheme_of(quantisation: Quantisation, weight: Weight, name: str, stack: str)
     if weight.block == "mtp" or (quantisation.text_only and stack not in ("text", "mtp")):
         return None
     for rule in quantisation.rules:
-        if any(_applies(target, weight, name, stack) for target in rule.targets):
+        if _applies(rule.targets, weight, name, stack):
             return None if excluded(name, quantisation.ignore) else rule.scheme
     return None
 

@@ -6,6 +6,7 @@ is never taken for another method.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -116,28 +117,72 @@ def _mxfp4(value: Mapping[str, Any], source: str) -> Read:
     )
 
 
+def _modelopt_scheme(algo: Any, group: int | None) -> QuantScheme | None:
+    """Return what ModelOpt stores for an algorithm; an NVFP4 scale is that of 16 elements by its definition.
+
+    Source: NVIDIA ModelOpt export formats; OCP Microscaling 1.0 for the 32 elements of MXFP8.
+    """
+    if algo == "FP8":
+        return QuantScheme(dtype="f8_e4m3", bits=8, tensor_bytes=8)
+    if algo == "MXFP8":
+        return QuantScheme(dtype="f8_e4m3", bits=8, group=group or 32, scale_bits=8)
+    if algo in ("NVFP4", "NVFP4_AWQ"):
+        return QuantScheme(dtype="f4_e2m1", bits=4, group=group or 16, scale_bits=8, tensor_bytes=8)
+    if algo == "W4A16_NVFP4":  # activations stay as they are, so no scale of theirs is stored
+        return QuantScheme(dtype="f4_e2m1", bits=4, group=group or 16, scale_bits=8, tensor_bytes=4)
+    return None
+
+
+def _mixed(value: Mapping[str, Any], source: str, ignore: tuple[str, ...], kv: str | None) -> Read:
+    """ModelOpt with an algorithm per module, listed by name; one expert stands for all of its layer."""
+    listed = value.get("quantized_layers")
+    if not isinstance(listed, Mapping) or not listed:
+        return Unknown(
+            f"{source} names the algorithm MIXED_PRECISION and lists no quantized_layers", ("quantized_layers",)
+        )
+    found: dict[QuantScheme, list[str]] = {}
+    for name, how in listed.items():
+        if re.search(r"\.experts\.[1-9]", name):
+            continue
+        group = how.get("group_size")
+        scheme = _modelopt_scheme(how.get("quant_algo"), None if group is None else _whole(group, "group_size"))
+        if scheme is None:
+            return Unknown(f"{source}: {name} has the algorithm {how.get('quant_algo')!r}", ("its storage",))
+        found.setdefault(scheme, []).append(_ours(str(name)))
+    rules = tuple(QuantRule(scheme=scheme, targets=tuple(names)) for scheme, names in found.items())
+    return Quantisation(method="modelopt MIXED_PRECISION", rules=rules, ignore=ignore, kv_dtype=kv, source=source)
+
+
+def _ours(name: str) -> str:
+    """Return a module's name with the names of gated experts that Mixtral began."""
+    for theirs, own in ((".w1", ".gate_proj"), (".w2", ".down_proj"), (".w3", ".up_proj")):
+        if ".experts." in name and name.endswith(theirs):
+            return name.removesuffix(theirs) + own
+    return name
+
+
 def _modelopt(value: Mapping[str, Any], source: str) -> Read:
     """NVIDIA ModelOpt: FP8 with one scale per matrix; NVFP4 with 8-bit scales per 16 elements and a global one."""
     algo = value.get("quant_algo")
     ignore = (*_names(value.get("exclude_modules")), *_names(value.get("ignore")))
     kv = _kv(value.get("kv_cache_quant_algo") or value.get("kv_cache_scheme"))
-    if algo == "FP8":
-        scheme = QuantScheme(dtype="f8_e4m3", bits=8, tensor_bytes=8)
-        activation = "f8_e4m3"
-    elif algo in ("NVFP4", "NVFP4_AWQ"):
-        group = value.get("group_size")
-        if group is None:
-            groups = value.get("config_groups")
-            inner = next(iter(groups.values()))["weights"] if isinstance(groups, Mapping) and groups else {}
-            group = inner.get("group_size")
-        if group is None:
-            return Unknown(f"{source} gives no group size for {algo}", ("group_size",))
-        scheme = QuantScheme(dtype="f4_e2m1", bits=4, group=_whole(group, "group_size"), scale_bits=8, tensor_bytes=8)
-        activation = "f4_e2m1"
-    else:
+    if algo == "MIXED_PRECISION":
+        return _mixed(value, source, ignore, kv)
+    group = value.get("group_size")
+    if group is None:
+        groups = value.get("config_groups")
+        inner = next(iter(groups.values()))["weights"] if isinstance(groups, Mapping) and groups else {}
+        group = inner.get("group_size")
+    scheme = _modelopt_scheme(algo, None if group is None else _whole(group, "group_size"))
+    if scheme is None:
         return Unknown(
             f"{source} names the algorithm {algo!r}, whose storage is not known here", ("quant_algo FP8 or NVFP4",)
         )
+    if "exclude_modules" not in value and "ignore" not in value:
+        return Unknown(
+            f"{source} does not say which modules keep the model's type", ("exclude_modules, empty if there are none",)
+        )
+    activation = None if algo == "W4A16_NVFP4" else scheme.dtype
     return Quantisation(
         method=f"modelopt {algo}", rules=(QuantRule(scheme=scheme),), ignore=ignore, activation_dtype=activation, kv_dtype=kv,
         source=source,
