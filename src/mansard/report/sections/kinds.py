@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mansard.report.sections import history, others, plain, plans, searches, traces, trends
+from mansard.report.sections import history, others, plain, plans, searches, traces, trends, use
 from mansard.report.sections.blocks import Section
 
 Builder = Callable[..., Section]
@@ -68,8 +68,8 @@ KINDS: Mapping[str, Shown] = {
     "plan-shard/1": Shown(searches.shard, searches.headline_of_shard), "plan-remat/1": Shown(searches.remat, searches.headline_of_remat),
     "trace_summary/1": Shown(traces.devices, traces.headline), "trace_overlap/1": Shown(traces.devices, traces.headline),
     "trace_kernels/1": Shown(traces.kernels, traces.headline), "trace_regions/1": Shown(traces.regions, traces.headline),
-    "trace_steps/1": Shown(traces.steps, traces.headline), "trace_mfu/1": Shown(traces.use, traces.headline),
-    "trace_intensity/1": Shown(traces.use, traces.headline),
+    "trace_steps/1": Shown(traces.steps, traces.headline), "trace_mfu/1": Shown(use.section, use.headline_of_mfu),
+    "trace_intensity/1": Shown(use.section, use.headline_of_intensity),
     "plan/1": Shown(plain.document, lambda d: f"A plan of {len(d['points'])} points."),
     "search/1": Shown(plain.document, lambda d: f"The fastest of a sweep of {d['benchmark']}."),
     "flops/1": Shown(plain.document, lambda d: f"{d['operation']}: {plain.value_text('flop', d['flop'])}."),

@@ -188,31 +188,6 @@ def steps(document: Mapping[str, Any], *, key: str, name: str) -> Section:
     )
 
 
-def use(document: Mapping[str, Any], *, key: str, name: str) -> Section:
-    """Return `trace mfu` or `trace intensity`: the share of the peak with numerator, denominator and their sources."""
-    skipped = (
-        "damage",
-        "findings",
-        "definitions",
-        "events_between",
-        "missing_before_quoting",
-        "source",
-        "format",
-        "version",
-        "status",
-    )
-    plain = [k for k in document if k not in (*skipped, "schema", "tool_version", "created", "environment")]
-    parts = [Facts(rows=[(f"{part}: {k}", v) for k, v in facts(document[part]).rows]) for part in ("peak", "bandwidth", "hardware")
-             if isinstance(document.get(part), Mapping) and not reason_of(document[part])]  # fmt: skip
-    title = "Model FLOP utilisation" if "mfu_ratio" in document else "Arithmetic intensity"
-    return Section(
-        key=key,
-        title=title,
-        small=_small(document, name),
-        blocks=[facts(document, plain), *[p for p in parts if p.rows], *_notes(document)],
-    )
-
-
 def headline(document: Mapping[str, Any]) -> str:
     """Return what a profile says in one sentence, by kind of document."""
     kind = str(document["schema"]).partition("/")[0]
@@ -232,14 +207,4 @@ def headline(document: Mapping[str, Any]) -> str:
         if number(document["median_s"]) is None:
             return f"No steps were found: {reason_of(document['median_s'])}."
         return f"{document['steps_detected']} steps, median {value_text('median_s', document['median_s'])}."
-    if kind == "trace_mfu":
-        if number(document["mfu_ratio"]) is None:
-            return f"MFU of region {document['region']} is not known: {reason_of(document['mfu_ratio'])}."
-        return f"MFU of region {document['region']}: {value_text('mfu_ratio', document['mfu_ratio'])}."
-    if kind == "trace_intensity":
-        if number(document["flop_per_byte"]) is None:
-            return "Arithmetic intensity is not known: without FLOP and bytes nothing says whether memory or compute bounds it."
-        return (
-            f"Intensity {value_text('flop_per_byte', document['flop_per_byte'])} FLOP/byte: {document['bound']} bound."
-        )
     return f"{len(document['regions'])} marked regions."
