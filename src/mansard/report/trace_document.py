@@ -13,6 +13,7 @@ from mansard.diagnose.intensity import Intensity
 from mansard.diagnose.peaks import Chip, receipt
 from mansard.diagnose.utilisation import RegionUse
 from mansard.report.trace_launches import memory_document
+from mansard.report.trace_metrics import metrics_document
 from mansard.report.trace_work import collectives_document, demand_by_name, demand_document, operators_document
 from mansard.trace.collectives_of import CollectiveCall
 from mansard.trace.kernels import Graphs, KernelRow, graph_findings, unclassified_share
@@ -237,6 +238,7 @@ def summary_document(
                      "share_of_kernel_time": launched[1] / total if total else None},
         "copies": copies_document(timeline),
         "memory": memory_document(timeline),
+        "metrics": metrics_document(timeline),
         "steps": steps_summary(steps),
         "graphs": {"launches": graphs.launches, "kernels": graphs.kernels, "opaque": graphs.opaque, "opaque_s": graphs.opaque_ns / 1e9},
         "top_kernels": [kernel_document(r, timeline) for r in rows[:top]],

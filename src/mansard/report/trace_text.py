@@ -8,6 +8,7 @@ from typing import Any
 from mansard.core.units import format_bytes, format_bytes_per_s, format_flop, format_flop_per_s, format_ratio, format_s
 from mansard.report.trace_launches import launches_lines, memory_lines
 from mansard.report.trace_layout import table as table
+from mansard.report.trace_metrics import metrics_lines
 from mansard.report.trace_names import apart, labels
 
 Document = Mapping[str, Any]
@@ -81,7 +82,7 @@ def summary_lines(document: Document) -> list[str]:
             "  busy: union of kernels; with copies: union of kernels, copies and fills; devices are never merged"
         )
     lines += _idle_lines(document["devices"]) + _kind_lines(document["devices"]) + _copy_lines(document["copies"])
-    lines += memory_lines(document["memory"])
+    lines += memory_lines(document["memory"]) + metrics_lines(document["metrics"])
     lines += _step_lines(document["steps"])
     lines += _kernel_lines(document["top_kernels"], "longest kernels, summed")
     return lines + ([""] if document["findings"] or document["damage"] else []) + notes(document)

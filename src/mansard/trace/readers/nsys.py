@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.core.errors import InputError
-from mansard.core.unknown import Unknown
 from mansard.trace.memory_record import MemoryRecord
 from mansard.trace.readers.nsys_devices import Devices, whole
 from mansard.trace.readers.nsys_facts import (
@@ -26,11 +25,12 @@ from mansard.trace.readers.nsys_facts import (
     memory_records,
 )
 from mansard.trace.readers.nsys_file import NsysFile
+from mansard.trace.readers.nsys_metrics import sampled_metrics
 from mansard.trace.readers.nsys_ranges import read_ranges
+from mansard.trace.readers.nsys_session import capture_clock, capture_facts, capture_window, diagnostics, other_work
 from mansard.trace.run import Finding
 from mansard.trace.timeline import (
     NONE,
-    Clock,
     CopyKind,
     Damage,
     Events,
@@ -151,8 +151,15 @@ class _Reader:
                 )
         if self._wants(Kind.OVERHEAD):
             self._put(tables, Kind.OVERHEAD, self._overhead())
-        environment, version = self._environment()
+        environment, version = capture_facts(self.file)
         memory = self._memory()  # may add devices
+        work = tables.get(Kind.KERNEL)
+        metrics = (
+            ()
+            if work is None and self.kinds is not None
+            else sampled_metrics(self.file, self.devices, work, self.findings)
+        )
+        self.findings += [*self.file.several_tables(), *other_work(self.file)]
         return Timeline(
             source=str(self.file.path),
             format="nsys",
@@ -163,15 +170,16 @@ class _Reader:
             processes=self._processes(),
             threads=self._threads(),
             absent=self.absent,
-            clock=self._clock(),
+            clock=capture_clock(self.file),
             damage=(*self.file.damage, *self.damage),
             findings=tuple(self.findings),
-            diagnostics=self._diagnostics(),
+            diagnostics=diagnostics(self.file),
             environment=environment,
             extras={
                 "marks": marks,
-                "session": self._session(),
+                "session": capture_window(self.file),
                 "memory": memory,
+                "gpu_metrics": metrics,
                 **({} if self.shapes is None else {"launch_shapes": self.shapes.table()}),
             },
         )
@@ -420,50 +428,6 @@ class _Reader:
         table = events(start_ns=arrays["start"], end_ns=arrays["end"], name=self._string_codes(arrays["nameId"]),
                        process=process, thread=thread)  # fmt: skip
         return sound(table, what="overheads")[0]
-
-    # -- facts -----------------------------------------------------------------------------------------------------------
-
-    def _facts(self, *tables: str) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for wanted in tables:
-            name = self.file.table(wanted)
-            if name is not None and {"name", "value"} <= set(self.file.tables[name]["columns"]):
-                found |= {str(r["name"]): str(r["value"]) for r in self.file.rows(name, ("name", "value"))}
-        return found
-
-    def _environment(self) -> tuple[dict[str, Any], str]:
-        export = self._facts("EXPORT_META_DATA", "META_DATA_EXPORT")
-        capture = self._facts("META_DATA_CAPTURE")
-        product = export.get("EXPORT_PRODUCT_VERSION", "")
-        schema = export.get("EXPORT_SCHEMA_VERSION", "")
-        shown = f"nsys {product}, schema {schema}" if product else "nsys 2021 or earlier (the export states no version)"
-        mode = next((v for k, v in capture.items() if k.endswith("CUDA_GRAPH_TRACE_OPTIONS:MODE")), "")
-        facts = self._facts("TARGET_INFO_SYSTEM_ENV")
-        host: dict[str, str] = {
-            k: facts[k] for k in ("Hostname", "OsVersion", "CudaVersion", "NvidiaDriverVersion") if k in facts
-        }
-        return {"profiler": shown, "cuda_graph_trace": mode, **host}, shown
-
-    def _clock(self) -> Clock:
-        name = self.file.table("TARGET_INFO_SESSION_START_TIME")
-        rows = self.file.rows(name, ("utcEpochNs",)) if name else []
-        offset: int | Unknown = Unknown("the export does not state when the capture began")
-        if rows and isinstance(rows[0].get("utcEpochNs"), int):
-            offset = rows[0]["utcEpochNs"]
-        return Clock(domain="capture", epoch_offset_ns=offset)
-
-    def _session(self) -> tuple[int, int] | None:
-        name = self.file.table("ANALYSIS_DETAILS")
-        rows = self.file.rows(name, ("startTime", "stopTime")) if name else []
-        if rows and all(isinstance(rows[0].get(k), int) for k in ("startTime", "stopTime")):
-            return rows[0]["startTime"], rows[0]["stopTime"]
-        return None
-
-    def _diagnostics(self) -> tuple[str, ...]:
-        name = self.file.table("DIAGNOSTIC_EVENT")
-        rows = self.file.rows(name, ("severity", "text")) if name else []
-        texts = [" ".join(str(r["text"]).split()) for r in rows if "text" in r and whole(r.get("severity"), 0) >= 2]
-        return tuple(dict.fromkeys(texts))
 
 
 def _plain(column: npt.NDArray[Any] | None) -> npt.NDArray[Any] | int:

@@ -75,6 +75,10 @@ class Devices:
         )
         return self._index[key]
 
+    def listed_index(self, gpu: int) -> int:
+        """Return the index of the device with this id in the list of GPUs, -1 where the file does not list it."""
+        return self._index.get(("listed", gpu), NONE)
+
 
 def _or_unknown(value: int | float | None, what: str) -> Any:
     return Unknown(f"{what} is not in the file") if value is None else value

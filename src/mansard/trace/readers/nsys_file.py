@@ -21,6 +21,7 @@ import numpy.typing as npt
 from mansard.core.errors import InputError
 from mansard.trace.readers import sqlite_leaves
 from mansard.trace.readers.memory_need import refuse, room
+from mansard.trace.run import Finding
 from mansard.trace.timeline import Damage
 
 _FEW_ROWS = 2000  # below this a cursor is quicker than looking for the leaves
@@ -48,6 +49,7 @@ class NsysFile:
         self.memory_limit = memory_limit
         self._progress = progress
         self._held = 0
+        self._doubled: dict[str, list[str]] = {}
         self._most_rows = 0
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._map: mmap.mmap | None = None
@@ -162,6 +164,7 @@ class NsysFile:
             defaults = any(row[4] is not None for row in info)
             found[name] = {
                 "columns": [row[1] for row in info],
+                "types": {row[1]: str(row[2]).upper() for row in info},
                 "root": root,
                 "plain": plain and not defaults,
                 "alias": alias,
@@ -176,7 +179,21 @@ class NsysFile:
         if len(candidates) > 1:
             filled = [t for t in candidates if self.last_rowid(t)]
             candidates = filled or candidates
+        if name in candidates:  # the documented name is the exporter's own
+            if len(candidates) > 1:
+                self._doubled[name] = sorted(set(candidates) - {name})
+            return name
         return max(candidates, key=lambda t: (len(t), t)) if candidates else None
+
+    def several_tables(self) -> list[Finding]:
+        """Return what to say of tables that stand beside one of the same content and were not read."""
+        return [
+            Finding(
+                code="several_tables",
+                text=f"beside {name} there is {', '.join(others)} with rows; {name} alone was read",
+            )
+            for name, others in self._doubled.items()
+        ]
 
     def has_column(self, table: str, column: str) -> bool:
         """Return whether a table has a column."""
@@ -189,6 +206,16 @@ class NsysFile:
         except sqlite3.Error:
             return 0
         return int(row[0] or 0)
+
+    def holds_fractions(self, table: str, column: str) -> bool:
+        """Return whether a column is declared for, and holds, numbers that are not whole."""
+        if "INT" in self.tables[table]["types"].get(column, ""):
+            return False
+        query = f'SELECT 1 FROM "{table}" WHERE "{column}" <> CAST("{column}" AS INTEGER) LIMIT 1'
+        try:
+            return self._db.execute(query).fetchone() is not None
+        except sqlite3.Error:
+            return False
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -205,7 +232,12 @@ class NsysFile:
         return found
 
     def column_arrays(
-        self, table: str, columns: Sequence[tuple[str, Any]], *, text: str | None = None
+        self,
+        table: str,
+        columns: Sequence[tuple[str, Any]],
+        *,
+        text: str | None = None,
+        thousandths: Sequence[str] = (),
     ) -> tuple[dict[str, npt.NDArray[Any]], list[str | None] | sqlite_leaves.Text | None]:
         """Return integer columns as arrays, NULL as -1, and a text column where one is asked for.
 
@@ -213,14 +245,15 @@ class NsysFile:
             table: The table.
             columns: Names and element types; those that the table has not are left out.
             text: A text column.
+            thousandths: Columns of fractions, returned in whole thousandths.
         """
         wanted = [(c, d) for c, d in columns if self.has_column(table, c)]
         self._reserve(table, wanted, text)
         text = text if text is not None and self.has_column(table, text) else None
-        fast = self._from_leaves(table, wanted, text)
+        fast = None if thousandths else self._from_leaves(table, wanted, text)
         if fast is not None:
             return fast
-        return self._from_cursor(table, wanted, text)
+        return self._from_cursor(table, wanted, text, thousandths)
 
     def _reserve(self, table: str, columns: Sequence[tuple[str, Any]], text: str | None) -> None:
         """Refuse, before reading, what would go beyond the memory limit."""
@@ -280,10 +313,11 @@ class NsysFile:
         return True
 
     def _from_cursor(
-        self, table: str, columns: Sequence[tuple[str, Any]], text: str | None
+        self, table: str, columns: Sequence[tuple[str, Any]], text: str | None, thousandths: Sequence[str] = ()
     ) -> tuple[dict[str, npt.NDArray[Any]], list[str | None] | None]:
         # Text where an integer belongs becomes a number or NULL here, never a stray object in an array.
-        selected = ", ".join([f'ifnull(CAST("{c}" AS INTEGER), -1)' for c, _ in columns])
+        terms = [f'round(1000.0 * "{c}")' if c in thousandths else f'"{c}"' for c, _ in columns]
+        selected = ", ".join([f"ifnull(CAST({term} AS INTEGER), -1)" for term in terms])
         words: list[str | None] = []
         try:
             if text is not None:
