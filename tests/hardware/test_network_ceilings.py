@@ -75,6 +75,48 @@ def test_h200_all_reduce_with_nvls_is_within_its_own_ceiling(gpus, busbw):
     assert busbw < nvls.busbw_bytes_per_s < 1.5 * busbw
 
 
+@pytest.mark.parametrize(
+    ("slug", "shape", "network", "algorithm", "most", "busbw"),
+    [
+        # coreweave/nccl-tests pull request 43: 72 GPUs of one rack, 8 GiB; a switch of 900 GB/s a GPU.
+        ("gb200", "72", None, "ring", 900e9, 846.8e9),
+        # NVIDIA/nccl-tests issue 178: two A100 on a bridge of 12 links of 25 GB/s.
+        ("a100-pcie-80gb", "2", None, "ring", 300e9, 208e9),
+        # NVIDIA/nccl issue 1576: nodes of 8 A100 with a NIC of 25 GB/s each; one ring passes each node by 8 x 25 GB/s.
+        ("a100-sxm-80gb", "2:8", 25e9, "ring", 200e9, 192e9),
+        # NVIDIA/nccl issue 1374: 8 H800 of 200 GB/s, 8 GiB; more than a ring, 200 x 2 x 7/9 with the switch reducing.
+        ("h800-sxm", "8", None, "in-network", 200e9 * 14 / 9, 215e9),
+    ],
+)
+def test_published_all_reduces_of_other_boards(slug, shape, network, algorithm, most, busbw):
+    fabric = built(slug, shape, **({} if network is None else {"network_bytes_per_s": network}))
+    size = 8.0 * 2**30
+    ceilings = collective_ceilings(fabric, "all_reduce", size_bytes=size)
+    (one,) = [c for c in ceilings if c.algorithm == algorithm]
+    assert one.busbw_bytes_per_s == pytest.approx(most)
+    assert busbw < one.busbw_bytes_per_s < 1.5 * busbw
+    found = compare_to_ceiling(ceilings, seconds_of("all_reduce", size, fabric.devices, busbw))
+    assert found.share_ratio <= 1.0
+    assert ("in-network" in found.verdict) == (algorithm == "in-network")
+
+
+def test_switches_inside_of_nodes_reduce_where_the_network_between_them_does_not():
+    # 2 nodes of 8 H100, a NIC of 50 GB/s for each GPU; S = 8 GB.
+    ceilings = collective_ceilings(built("h100-sxm", "2:8", network_bytes_per_s=50e9), "all_reduce", size_bytes=8e9)
+    by = {c.algorithm: c for c in ceilings}
+    # A GPU passes on 2 x 15/16 S by 450 + 50 GB/s, a node 2 x 1/2 S by 400; one ring passes a node by 2 x 15/16 S.
+    assert by["levels"].bandwidth_s == pytest.approx(2 * 15 / 16 * 8e9 / 500e9)
+    assert by["ring"].bandwidth_s == pytest.approx(2 * 15 / 16 * 8e9 / 400e9)
+    # With NVLS a GPU passes 17/16 S in place of 30/16 over NVLink; then the NICs decide, with nothing to gain for them.
+    assert by["in-network"].bandwidth_s == pytest.approx(8e9 / 400e9)
+    assert by["in-network"].limiting == "network"
+    # 520 GB/s of busbw is no error of measurement there, and 760 is one.
+    within = compare_to_ceiling(ceilings, seconds_of("all_reduce", 8e9, 16, 520e9))
+    assert "in-network reduction" in within.verdict
+    assert not within.suspects
+    assert compare_to_ceiling(ceilings, seconds_of("all_reduce", 8e9, 16, 760e9)).suspects
+
+
 def test_what_beats_a_ring_is_only_explained_by_the_network_reducing():
     size = 8.0 * 2**30
     ceilings = collective_ceilings(built("h200", "8"), "all_reduce", size_bytes=size)

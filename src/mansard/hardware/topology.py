@@ -204,7 +204,7 @@ def collective_ceilings(
         return ()
     bound = _boundary(fabric, name, size_bytes, members, used)
     if len(used) > 1:
-        return (bound, *_in_network(fabric, name, bound, members, used))
+        return (bound, *_flat_ring(fabric, bound, members, used), *_in_network(fabric, name, bound, members, used))
     level = fabric.levels[used[0]]
     if level.kind == "torus":
         return (replace(bound, algorithm="torus"),)
@@ -233,8 +233,14 @@ def _boundary(fabric: Fabric, name: str, size: float, members: Group, used: Sequ
     )  # fmt: skip
 
 
-def _cuts(fabric: Fabric, name: str, size: float, members: Group, i: int) -> list[tuple[float, str]]:
-    """Times that the boundaries of the units of one level need [s], with their names."""
+def _cuts(
+    fabric: Fabric, name: str, size: float, members: Group, i: int, *, reducing: bool = False
+) -> list[tuple[float, str]]:
+    """Times that the boundaries of the units of one level need [s], with their names.
+
+    Where levels reduce on the way, one of c units sends (c + 1)/c of S over them and not 2 (c - 1)/c: a byte of theirs counts
+    for more.
+    """
     level = fabric.levels[i]
     ranks = math.prod(math.prod(m) for m in members)
     inside = math.prod(math.prod(m) for m in members[:i])
@@ -242,11 +248,12 @@ def _cuts(fabric: Fabric, name: str, size: float, members: Group, i: int) -> lis
     if name == "ppermute":
         return [(size * present / inside / level.bytes_per_s, f"one link of {level.name}")]
     # A byte for a unit may also come in over the levels outside of it, as far as they serve this unit.
-    capacity = 0.0
+    capacity, units = 0.0, ranks // inside
     for k in range(i, len(members)):
         if math.prod(members[k]) > 1:
             here = math.prod(x.units for x in fabric.levels[:k])
-            capacity += fabric.levels[k].rate_bytes_per_s(members[k]) * inside / here
+            counts = max(1.0, 2.0 * (units - 1) / (units + 1)) if reducing and fabric.levels[k].reduces else 1.0
+            capacity += counts * fabric.levels[k].rate_bytes_per_s(members[k]) * inside / here
     outside = (ranks - inside) / ranks
     share = {"all_reduce": 2.0, "all_to_all": float(inside)}.get(name, 1.0)
     out = [(share * size * outside / capacity, level.name)]
@@ -320,23 +327,51 @@ def _trees(bound: CollectiveCeiling, level: Level, size: float, rate: float, alp
     ]  # fmt: skip
 
 
+def _flat_ring(
+    fabric: Fabric, bound: CollectiveCeiling, members: Group, used: Sequence[int]
+) -> tuple[CollectiveCeiling, ...]:
+    """One ring through all devices of several switches: every boundary is passed by (n - 1)/n of S, twice in an all-reduce."""
+    name, n = bound.operation, bound.ranks
+    if name in ("all_to_all", "ppermute") or any(fabric.levels[i].kind == "torus" for i in used):
+        return ()
+    passes = 2 if name == "all_reduce" else 1
+    cuts, hop_s = [], fabric.levels[used[0]].hop_s
+    for i in used:
+        level = fabric.levels[i]
+        inside = math.prod(math.prod(m) for m in members[:i])
+        here = math.prod(x.units for x in fabric.levels[:i])
+        rate = level.rate_bytes_per_s(members[i]) * inside / here
+        cuts.append((passes * bound.size_bytes * (n - 1) / n / rate, level.name))
+        known = is_known(hop_s) and is_known(level.hop_s)
+        hop_s = max(hop_s, level.hop_s) if known else (level.hop_s if is_known(hop_s) else hop_s)
+    bandwidth, limiting = max(cuts, key=lambda c: c[0])
+    latency = passes * (n - 1) * hop_s
+    return (
+        replace(
+            bound, algorithm="ring", bandwidth_s=bandwidth, latency_s=latency, limiting=limiting,
+            time_s=bandwidth + (latency if is_known(latency) else 0.0),
+            busbw_bytes_per_s=bus_factor(name, n) * bound.size_bytes / bandwidth if bandwidth > 0.0
+            else bound.busbw_bytes_per_s,
+            formula=f"{'2 ' if passes == 2 else ''}((n - 1) alpha + S (n - 1)/n / B)",
+            source="Thakur, Rabenseifner and Gropp 2005; Patarasuk and Yuan 2009",
+        ),
+    )  # fmt: skip
+
+
 def _in_network(
     fabric: Fabric, name: str, bound: CollectiveCeiling, members: Group, used: Sequence[int]
 ) -> tuple[CollectiveCeiling, ...]:
-    """All-reduce where each level in use reduces on the way: one of c units sends (c + 1)/c of S, not 2 (c - 1)/c."""
-    if name != "all_reduce" or not all(fabric.levels[i].reduces for i in used):
+    """All-reduce where some levels in use reduce on the way: NVSwitch inside of nodes, switches between them, or both."""
+    if name != "all_reduce" or not any(fabric.levels[i].reduces for i in used):
         return ()
-    cuts = []
-    for i in used:
-        units = bound.ranks // math.prod(math.prod(m) for m in members[:i])
-        scale = min(1.0, (units + 1) / (2.0 * (units - 1)))
-        cuts += [(scale * seconds, where) for seconds, where in _cuts(fabric, name, bound.size_bytes, members, i)]
+    cuts = [cut for i in used for cut in _cuts(fabric, name, bound.size_bytes, members, i, reducing=True)]
     bandwidth, limiting = max(cuts, key=lambda c: c[0])
     if not bandwidth < bound.bandwidth_s:
         return ()
     latency: MaybeFloat = 0.0
     for i in used:
-        latency = latency + 2.0 * fabric.levels[i].hop_s
+        hops = 1 if fabric.levels[i].reduces else fabric.levels[i].hops(members[i])
+        latency = latency + 2.0 * hops * fabric.levels[i].hop_s
     return (
         replace(
             bound, algorithm="in-network", bandwidth_s=bandwidth, latency_s=latency, limiting=limiting,
