@@ -335,15 +335,16 @@ def _flat_ring(
     if name in ("all_to_all", "ppermute") or any(fabric.levels[i].kind == "torus" for i in used):
         return ()
     passes = 2 if name == "all_reduce" else 1
-    cuts, hop_s = [], fabric.levels[used[0]].hop_s
+    cuts = []
+    hop_s: MaybeFloat = 0.0  # each step of the ring waits for its slowest hop
     for i in used:
         level = fabric.levels[i]
         inside = math.prod(math.prod(m) for m in members[:i])
         here = math.prod(x.units for x in fabric.levels[:i])
         rate = level.rate_bytes_per_s(members[i]) * inside / here
         cuts.append((passes * bound.size_bytes * (n - 1) / n / rate, level.name))
-        known = is_known(hop_s) and is_known(level.hop_s)
-        hop_s = max(hop_s, level.hop_s) if known else (level.hop_s if is_known(hop_s) else hop_s)
+        if is_known(hop_s):
+            hop_s = max(hop_s, level.hop_s) if is_known(level.hop_s) else level.hop_s
     bandwidth, limiting = max(cuts, key=lambda c: c[0])
     latency = passes * (n - 1) * hop_s
     return (
