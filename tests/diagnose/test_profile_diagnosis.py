@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from mansard.core import Area, Bound, Ceiling, Ceilings, Grade, Kind, Resource, Unknown, is_known
-from mansard.diagnose.calls import diagnose, diagnose_ranks
+from mansard.diagnose.calls import diagnose
 from mansard.diagnose.links import Links
 from mansard.diagnose.model_demand import _share_out
 from mansard.diagnose.profile import DeviceDiagnosis
 from mansard.diagnose.records import AreaShare, Diagnosis
+from mansard.trace.open import open_trace
 
 # 2 x 8192^3 = 1.0995 TFLOP; at 132 SM x 4096 FLOP x 1.83 GHz = 989.43 TFLOP/s it needs 1111.26 us.
 SIDE = 8192
@@ -139,7 +140,7 @@ def test_communication_with_bytes_names_its_link(tmp_path: Path) -> None:
 
 def test_a_group_larger_than_a_node_uses_the_network(tmp_path: Path) -> None:
     path = products_and_messages(tmp_path, product=300, message=5000, **REDUCE)
-    d = of(path, node_devices=4, network_bytes_per_s=50e9).diagnosis
+    d = of(path, node_devices=4, network_rate=50e9).diagnosis
     # Eight ranks on two nodes of four: 2 x 1/2 / 4 x 100 MB = 25 MB over 50 GB/s, 500 of 5000 us.
     assert d.verdict.link == "network"
     assert d.verdict.share_of_ceiling == pytest.approx(0.1)
@@ -351,7 +352,8 @@ def test_ranks_are_diagnosed_one_by_one_and_the_straggler_is_named(tmp_path: Pat
             r.product(t, 1200 + late, at=t - 20)
             r.kernel(ALL_REDUCE, t + 1200 + late, 800 - late, stream=9, **REDUCE)
         paths.append(r.write(tmp_path / f"rank{rank}.json", rank=rank, world=2))
-    job = diagnose_ranks(paths, hardware="h100-sxm", node_devices=8)
+    job = diagnose(*map(open_trace, paths), hardware="h100-sxm", node_devices=8).job
+    assert job is not None
     assert [name for name, _ in job.ranks] == ["0", "1"]
     assert job.straggler == "1"
     assert job.ranks[job.shown][0] == "1"

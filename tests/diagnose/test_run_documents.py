@@ -28,7 +28,16 @@ def test_the_document_and_the_long_text_hold_the_metrics(tmp_path: Path, capsys:
     # Per step of 20 ms: a product of 12 ms, then nothing for 8 ms.
     run = build.run_of([build.Ran(build.GEMM, 12.0, pause_ms=8.0)], steps=4)
     diagnosis = diagnose_run(run, build.two_core_machine(), program="p.py")
-    _deliver(diagnosis, run, False, tmp_path / "d.json", None, lambda _text: None)
+    _deliver(
+        diagnosis,
+        run,
+        lambda: None,
+        as_json=False,
+        output=tmp_path / "d.json",
+        report=None,
+        force=False,
+        talk=lambda _: None,
+    )
     document = json.loads((tmp_path / "d.json").read_text())
     value = {m["name"]: m["value"] for m in document["metrics"]}
     assert list(value) == [name for name in DEFINITIONS if name in value]

@@ -1,51 +1,45 @@
-"""`mansard.diagnose(...)`: the bottleneck of recorded profiles in one call."""
+"""`mansard.diagnose(...)`: files of any kind, or records in their place, and a question -> one answer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 from mansard.core.errors import UsageError
-from mansard.diagnose.job import JobDiagnosis, diagnose_job
-from mansard.diagnose.profile import DeviceDiagnosis, Question, diagnose_profile
-from mansard.trace.open import open_trace
-from mansard.trace.timeline import Timeline
+from mansard.diagnose.answer import Answer, answers
+from mansard.diagnose.asked import asked_of
+from mansard.diagnose.inputs import Source, sort_inputs
+from mansard.diagnose.target import parse_target
 
 
-def _question(given: dict[str, Any]) -> Question:
-    known = set(Question.__dataclass_fields__)
-    if unknown := sorted(set(given) - known):
-        raise UsageError(f"diagnose knows no {', '.join(unknown)}", hint="one of " + ", ".join(sorted(known)))
-    return Question(**given)
+def diagnose(
+    *files: Source, target: str | Iterable[str] = (), jobs: int | None = None, engine: str = "local", **options: Any
+) -> Answer:
+    """Return what bounds a run, how far it is below its ceiling, and what to change first.
 
-
-def diagnose(profile: Timeline | str | Path, **question: Any) -> tuple[DeviceDiagnosis, ...]:
-    """Return the diagnosis of each device of a profile, the busiest first.
+    What it takes and what it refuses is what `mansard diagnose` takes and refuses; `mansard.report.diagnose_document` makes the
+    verb's document of the answer, and `mansard.show` its text.
 
     Args:
-        profile: A profile that was opened, or its file.
-        question: Fields of `diagnose.profile.Question`, such as `region`, `hardware`, `ceilings`.
+        files: In any combination and order: profiles (several are ranks of one job), an Nsight Compute CSV beside one,
+            `ceilings.json`, `detailed.json`, a folder of either, a model's `config.json`, a recording of `mansard run --keep`, a
+            run or diagnose document. Opened profiles, `Ceilings` and a `Diagnosis` stand for their files.
+        target: Limits for figures, such as "share >= 0.6".
+        jobs: Profiles of ranks at a time; None takes one for each CPU.
+        engine: Where many profiles are read: `local` or `ray`.
+        options: Those of the verb by their long names (`--network-rate` is `network_rate`); `diagnose.asked.Asked` has them all.
+            An amount is a plain number in the SI base unit, or text with a unit.
 
     Raises:
-        UsageError: An unknown field, region or marker.
-        InputError: The file cannot be read.
+        UsageError: The files do not make one question, or there is no such option, region or marker.
+        InputError: A file cannot be read.
         UndecidedError: There is nothing to diagnose.
     """
-    asked = _question(question)
-    timeline = profile if isinstance(profile, Timeline) else open_trace(profile)
-    return diagnose_profile(timeline, asked)
-
-
-def diagnose_ranks(profiles: Sequence[Timeline | str | Path], **question: Any) -> JobDiagnosis:
-    """Return the diagnosis of several ranks of one job, and which of them makes the others wait.
-
-    Args:
-        profiles: One profile per rank, opened or as files.
-        question: Fields of `diagnose.profile.Question`.
-
-    Raises:
-        UsageError, InputError, UndecidedError: As `diagnose`; two profiles that state the same rank.
-    """
-    asked = _question(question)
-    return diagnose_job([p if isinstance(p, Timeline) else open_trace(p) for p in profiles], asked)
+    if not files:
+        raise UsageError("nothing to diagnose was given", hint="give a profile, a recording or a run document")
+    asked = asked_of(options)
+    targets = [parse_target(t) for t in ([target] if isinstance(target, str) else target)]
+    found = answers(sort_inputs(files), asked, targets, jobs=jobs, engine=engine)
+    if len(found) > 1:
+        raise UsageError("one answer holds one diagnosis, several are given", hint="diagnose them one by one")
+    return found[0]

@@ -18,6 +18,7 @@ from mansard.diagnose.analyse import diagnose_run
 from mansard.diagnose.facts import MeasuredPoint
 from mansard.diagnose.facts_of import Peers, facts_of_profile, with_ranks
 from mansard.diagnose.fixed_cost import FixedCost, fixed_costs_of_trace
+from mansard.diagnose.given_facts import GivenFacts, with_given
 from mansard.diagnose.kernel_table import KernelTable, kernel_table
 from mansard.diagnose.links import BETWEEN_NODES, Links
 from mansard.diagnose.metrics import NO_TOKENS, Metric, run_metrics
@@ -47,6 +48,7 @@ from mansard.trace.kernel_demand import Counted, counted, recorded_demand, with_
 from mansard.trace.kernels import graphs
 from mansard.trace.operators_of import Operators, operators_of
 from mansard.trace.profile_steps import ProfileSteps, find_steps
+from mansard.trace.rank_clocks import identity_of
 from mansard.trace.regions import Match, Region, attribute, region
 from mansard.trace.run import Part
 from mansard.trace.timeline import DEVICE_WORK, Timeline
@@ -76,6 +78,7 @@ class Question:
         estimate: A model in its phase; its work is spread over kernels of which nothing is recorded.
         points: Measured implementations, for advice.
         peers: What several ranks of the job say of this one.
+        given: What was told beside the recording.
     """
 
     device: int | None = None
@@ -95,6 +98,7 @@ class Question:
     estimate: Estimate | None = None
     points: tuple[MeasuredPoint, ...] = ()
     peers: Peers | None = None
+    given: GivenFacts = field(default_factory=GivenFacts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +216,9 @@ def _of_device(timeline: Timeline, device: int, scene: _Scene) -> DeviceDiagnosi
     )  # fmt: skip
     if question.peers is not None:
         facts = with_ranks(facts, question.peers, steps=scene.steps.count)
+    if question.given:
+        known = identity_of(timeline).rank
+        facts = with_given(facts, question.given, run, ceilings, rank=None if isinstance(known, Unknown) else known)
     windows = windows_of(run)
     diagnosis = diagnose_run(run, ceilings, program=timeline.source, facts=facts, windows=windows)
     diagnosis = _with_chip(diagnosis, chip, question)
@@ -402,12 +409,16 @@ def machine_of_device(chip: Chip, question: Question) -> tuple[Ceilings, Links]:
     network = None
     if question.network_bytes_per_s is not None:
         network = BETWEEN_NODES
-        rate = Ceiling(
-            resource=Resource(area=Area.NETWORK, link=network), value=question.network_bytes_per_s, unit="B/s",
-            kind=Kind.DECLARED, scope="device", source=GIVEN,
-        )  # fmt: skip
-        base = base.merged((rate,))
+        base = base.merged((network_ceiling(question.network_bytes_per_s),))
     return base, Links(host=host, peer=peer, network=network, node_devices=node)
+
+
+def network_ceiling(bytes_per_s: float) -> Ceiling:
+    """Return the one-way rate of one device between nodes, as it was stated, as a ceiling."""
+    return Ceiling(
+        resource=Resource(area=Area.NETWORK, link=BETWEEN_NODES), value=bytes_per_s, unit="B/s", kind=Kind.DECLARED,
+        scope="device", source=GIVEN,
+    )  # fmt: skip
 
 
 def of_another_machine(chip: Chip, given: Ceilings) -> bool:

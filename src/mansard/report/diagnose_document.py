@@ -1,4 +1,4 @@
-"""The `diagnose` document of a profile: the keys of a run for the busiest device, and the other devices and ranks beside it."""
+"""The `diagnose` document: the keys of a run, for a profile those of its busiest device, and other devices and ranks beside it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,28 @@ from collections.abc import Sequence
 from typing import Any
 
 from mansard.core.document import to_jsonable
+from mansard.diagnose.answer import Answer
 from mansard.diagnose.candidates import Candidate
 from mansard.diagnose.job import JobDiagnosis, arrival_of, rank_name
 from mansard.diagnose.profile import DeviceDiagnosis
 from mansard.diagnose.target import TargetResult
 from mansard.report.document import to_document
-from mansard.report.sections.timeline import TimelineBlock
+from mansard.report.sections.timeline import KEPT, TimelineBlock, of_profile
+
+
+def answer_document(answer: Answer) -> dict[str, Any]:
+    """Return the document of an answer, which `mansard diagnose --json` prints.
+
+    Args:
+        answer: What `mansard.diagnose(...)` returns.
+    """
+    if answer.devices:
+        picture = None if answer.timeline is None else of_profile(answer.timeline, answer.devices[0].steps, most=KEPT)
+        return diagnose_document(
+            answer.devices, job=answer.job, targets=answer.targets, candidates=answer.candidates, picture=picture
+        )
+    document = to_document(answer.diagnosis, schema="diagnose/1")
+    return document | _beside(answer.targets, answer.candidates)
 
 
 def diagnose_document(
@@ -36,13 +52,17 @@ def diagnose_document(
     document["other_devices"] = [_device(d) for d in others]
     if job is not None:
         document |= _job(job)
+    if picture is not None:
+        document["timeline"] = picture.document()
+    return document | _beside(targets, candidates)
+
+
+def _beside(targets: Sequence[TargetResult], candidates: Sequence[Sequence[Candidate]]) -> dict[str, Any]:
     extra = {
         "targets": [{"target": t.target.text, "value": t.value, "met": t.met} for t in targets],
         "candidates": [[_candidate(c) for c in group] for group in candidates],
     }
-    if picture is not None:
-        document["timeline"] = picture.document()
-    return document | dict(to_jsonable(extra))
+    return dict(to_jsonable(extra))
 
 
 def _device(one: DeviceDiagnosis) -> dict[str, Any]:

@@ -6,16 +6,46 @@ from collections.abc import Sequence
 
 from mansard.core import Unknown, is_known
 from mansard.core.units import format_ratio, format_s
+from mansard.diagnose.answer import Answer
 from mansard.diagnose.candidates import Candidate
 from mansard.diagnose.job import JobDiagnosis, arrival_of, rank_name
 from mansard.diagnose.kernel_table import SMALL_S, KernelTable, TableRow
 from mansard.diagnose.profile import DeviceDiagnosis
+from mansard.report.metrics_text import number_lines
+from mansard.report.terminal import render
 from mansard.report.text import clean, shorten
 from mansard.report.trace_text import table
 
 _ROWS = 25
 _RANKS = 32  # in the text; the document has all
 _FAILED = 5
+
+
+def answer_text(
+    answer: Answer, *, width: int = 80, color: bool = False, verbose: bool = False, encoding: str = "utf-8"
+) -> str:
+    """Return an answer as text: ranks, the diagnosis, other devices, measured implementations, targets.
+
+    Args:
+        answer: What `mansard.diagnose(...)` returns.
+        width: Columns of the page.
+        color: Write ANSI colour.
+        verbose: Every device, its kernel table, all its metrics and findings.
+        encoding: What the reader's stream writes.
+    """
+    out = job_lines(answer.job, width=width) if answer.job is not None else []
+    pages: list[DeviceDiagnosis | None] = [*(answer.devices if verbose else answer.devices[:1])] or [None]
+    text = "".join(f"{line}\n" for line in out)
+    for one in pages:
+        shown = answer.diagnosis if one is None else one.diagnosis
+        text += render(shown, width=width, color=color, verbose=verbose, encoding=encoding)
+        if one is not None and verbose:
+            more = [*table_lines(one.table, width=width), *number_lines(one.metrics, one.fixed_costs, width=width)]
+            text += "".join(f"{line}\n" for line in more)
+    rest = [] if verbose else device_lines(answer.devices[1:], width=width, limit=3)
+    rest += candidate_lines(answer.candidates, limit=20 if verbose else 3)
+    rest += [r.line for r in answer.targets]
+    return text + "".join(f"{line}\n" for line in rest)
 
 
 def job_lines(job: JobDiagnosis, *, width: int) -> list[str]:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from mansard.diagnose.calls import diagnose, diagnose_ranks
+from mansard.diagnose.calls import diagnose
 from mansard.diagnose.facts import Facts, MeasuredPoint
 from mansard.diagnose.facts_of import facts_of_profile, workload_of
 from mansard.diagnose.facts_of_device import transfers_of
-from mansard.diagnose.profile import diagnose_profile
+from mansard.diagnose.profile import Question, diagnose_profile
 from mansard.diagnose.profile_run import run_of_profile
 from mansard.diagnose.records import Advice, Diagnosis
 from mansard.predict.estimate import Request, estimate
@@ -153,8 +153,9 @@ def test_measured_points_reach_the_advice(tmp_path: Path) -> None:
         benchmark="gemm_generalized", impl="torch", backend="torch", name="a", params={"m": SIDE, "k": SIDE, "n": SIDE, "in_dtype": "bf16"},
         time_s=1.4e-3, ci95_s=(1.38e-3, 1.42e-3), flop=2.0 * SIDE**3, bytes=4e8, dtype="bf16",
     )  # fmt: skip
-    found = advice(path, "kernel_choice", points=(point,))
-    assert found is not None
+    timeline = open_trace(path)
+    with_points = diagnose_profile(timeline, Question(points=(point,)))[0].diagnosis.advice
+    found = next(a for a in with_points if a.rule == "kernel_choice")
     assert found.gain_s == pytest.approx(3e-3 - 1.42e-3, rel=1e-6)
     assert advice(path, "kernel_choice") is None
 
@@ -170,7 +171,8 @@ def test_the_rank_that_waits_is_told_for_whom(tmp_path: Path) -> None:
             f.product(start, 1200 + late)
             f.work("kernel", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", start + 1200 + late, 800 - late, **REDUCE)
         paths.append(f.write(tmp_path / f"rank{rank}.json", rank))
-    job = diagnose_ranks(paths, hardware="h100-sxm", node_devices=8)
+    job = diagnose(*map(open_trace, paths), hardware="h100-sxm", node_devices=8).job
+    assert job is not None
     said = {name: {a.rule: a for a in devices[0].diagnosis.advice} for name, devices in job.ranks}
     # Rank 0 takes 800 us where the last to arrive takes 200: 600 us of waiting, and 200 us that overlap could hide.
     assert said["0"]["stragglers"].gain_s == pytest.approx(600 * US, rel=1e-3)

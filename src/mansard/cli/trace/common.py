@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -138,6 +139,13 @@ class _Progress:
     def __exit__(self, *_: object) -> None:
         if self._shown:
             click.echo("\r\x1b[K", nl=False, err=True)
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[Callable[[str, float], None]]:
+    """Show on a terminal how much of a file is read."""
+    with _Progress() as progress:
+        yield progress.show
 
 
 def files_progress(what: str) -> FilesProgress:
