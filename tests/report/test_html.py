@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from mansard.core.units import format_s
+from mansard.diagnose.records import Note
 from mansard.report.html import render
 from mansard.report.payload import ROW_CAP, as_json, payload
 
@@ -234,3 +235,14 @@ def test_empty_diagnosis_has_a_page(sample) -> None:
     assert "No rule found anything worth doing." in text
     assert "No receipt was kept" in text
     assert data_of(text)["operators"] == []
+
+
+def test_the_first_screen_says_how_sure_it_is(sample) -> None:
+    head = render(sample).partition('<nav class="contents"')[0]
+    grade = sample.verdict.grade.value
+    assert f"<b>How sure</b>: {grade}: " in head
+    busy = Note(code="foreign_load", text="other programs used 80 % of the processors")
+    quiet = Note(code="rest_of_wall", text="said further down")
+    doubted = render(dataclasses.replace(sample, findings=(quiet, busy))).partition('<nav class="contents"')[0]
+    assert "Other programs used 80 % of the processors." in doubted
+    assert "said further down" not in doubted

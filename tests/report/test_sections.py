@@ -378,3 +378,28 @@ def test_profiles_of_one_job_are_compared_by_rank(mixed, tmp_path) -> None:
     assert [r[1] for r in rows] == ["100 us", "200 us"]
     assert rows[0][4] == "100 us"
     assert [r[6] for r in rows] == ["0", "1"]
+
+
+def test_points_of_long_names_have_a_bar_each_and_what_is_low_is_named(mixed, tmp_path) -> None:
+    """Names that look the same when they are cut shared a bar, whose length was the sum of both."""
+
+    elements = mixed.sweep_of_gemm()[:2]
+    for e, n in zip(elements, ("2048", "2040"), strict=True):
+        e["metadata"]["test_name"] = (
+            f"gemm_generalized[jax] m={n} k=2048 first_operand_dtype=f32 second_operand_dtype=f32"
+        )
+        e["metrics"]["share_of_ceiling"] = 0.5
+        e["verdict"] = "low"
+    path = tmp_path / "detailed.json"
+    path.write_text(json.dumps(elements))
+    made = read([path])
+    (bars,) = [b for s in made.sections for b in s.blocks if isinstance(b, Chart) and b.percent]
+    assert len({x for s in bars.to_json()["series"] for x in s["x"]}) == 2
+    assert "Look first at what is low: " in made.first[0]
+    cut = Chart(
+        label="",
+        x_title="",
+        y_title="",
+        series=[Series(name="s", x=["a" * 99 + "1" + "b" * 99, "a" * 99 + "2" + "b" * 99], y=[1, 1])],
+    )
+    assert len(set(cut.to_json()["series"][0]["x"])) == 2

@@ -88,6 +88,7 @@ def _page(page: Page, sections: Iterable[tuple[Section, str]], limits: tuple[int
     fixed = {
         "d": View(diagnosis, text_length, items).values() if diagnosis is not None else None,
         "headline": shorten(clean(page.headline), text_length),
+        "first": [shorten(clean(line), text_length) for line in page.first[:8]],
         "title": shorten(f"Mansard: {clean(page.title)}", 120),
         "kinds": COLOURS,
         "version": TOOL_VERSION,

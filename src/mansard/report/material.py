@@ -35,6 +35,7 @@ class Page:
         sections: Sections after those of the first run, in order.
         headline: The sentence on top where there is no run.
         title: Name of the page.
+        first: What to look at first where there is no run, a sentence each.
         mixed: Made of more than one run, so it may be larger.
     """
 
@@ -42,6 +43,7 @@ class Page:
     sections: tuple[Section, ...]
     headline: str
     title: str
+    first: tuple[str, ...] = ()
     mixed: bool = False
 
 
@@ -100,6 +102,7 @@ class _Reader:
         self.files: list[tuple[str, str, str]] = []
         self.environments: list[tuple[str, str, Mapping[str, Any]]] = []
         self.headlines: list[str] = []
+        self.first: list[str] = []
         self.profiles = 0
         self.of_ranks: list[Timeline] = []
 
@@ -145,6 +148,7 @@ class _Reader:
         self.environments.append((name, "points", content[0].get("environment") or {}))
         with damage_named(f"{name} has a damaged point", hint="measure again"):
             headline = points.headline(content)
+            self.first += points.first(content)
         self.headlines.append(headline)
         self.files.append((name, "points (detailed.json)", headline))
 
@@ -228,7 +232,7 @@ class _Reader:
         if len(self.files) > 1:
             out.append(others.files(self.files))
         title = head.program if head is not None else ", ".join(n for n, *_ in self.files[:3])
-        return Page(diagnoses=tuple(self.diagnoses), sections=tuple(out), headline=" ".join(self.headlines), title=title,
+        return Page(diagnoses=tuple(self.diagnoses), sections=tuple(out), headline=" ".join(self.headlines), title=title, first=tuple(self.first),
                     mixed=len(self.files) > 1 or self.profiles > 0)  # fmt: skip
 
 

@@ -25,6 +25,9 @@ _LINE_LENGTH, _NAME_LENGTH = 240, 28
 #: Kinds of time and of bound that have a colour of their own.
 COLOURS = frozenset((*SHARE_KINDS, "undetermined"))
 
+#: Findings that make every figure of a run less sure; they stand beside the verdict.
+_DOUBTS = frozenset({"foreign_load", "ceilings_under_load", "ceilings_of_another_machine", "no_steps", "memory_regime"})
+
 #: The words of the page, each in one sentence.
 GLOSSARY = (
     (
@@ -118,6 +121,7 @@ class View:
             "counter": self._sentences(self.d.verdict.counter_evidence),
             "needs": [self._line(n) for n in self.d.verdict.needs[: self.items]],
             "first": self._first(),
+            "sure": self._sure(meaning),
             "words": GLOSSARY,
             "meaning": meaning,
             "terms": {
@@ -163,6 +167,14 @@ class View:
             f"saves at most {format_s(best.gain_s)} of {format_s(self.d.step.median_s)} per step ({self._of_step(best.gain_s)})"
         )
 
+    def _sure(self, meaning: dict[str, str]) -> list[str]:
+        """Return how sure the verdict is: what its grade means, and the findings that make every figure less sure."""
+        grade = self.d.verdict.grade.value
+        told = meaning.get(grade, "")
+        said = f"{grade}: {told[0].lower()}{told[1:]}" if told else f"{grade}."
+        doubts = [self._prose(n.text).rstrip(".") for n in self.d.findings if n.code in _DOUBTS]
+        return [said, *(f"{d[0].upper()}{d[1:]}." for d in doubts[:3] if d)]
+
     def _more(self, count: int, where: str = "the JSON document") -> str:
         return (
             f"{count - self.items} more are in {where}; this page shows at most {self.items}."
@@ -198,8 +210,10 @@ class View:
         if is_known(full) and is_known(self.d.flop_per_step) and full > self.d.flop_per_step * 1.0005:
             causal = f"matrix work, causal attention halved; {format_flop(full)} counted in full"
         named = any(c.resource.label == v.limiting_ceiling for c in self.d.ceilings)
-        share_note = f"{'of' if named else 'limit:'} {self._line(v.limiting_ceiling or 'no ceiling')}"
+        share_note = f"{'of' if named else 'limit:'} {self._line(v.limiting_ceiling)}"
         share_note += f", for {format_ratio(v.time_share)} of the step"
+        if not v.limiting_ceiling:
+            share_note = f"no ceiling is known for {format_ratio(v.time_share)} of the step"
         work, traffic = work_of_step(self.d)
         part = (
             f"; of the {format_ratio(self.d.attributed_ratio)} whose cost is known"
@@ -212,7 +226,11 @@ class View:
             (
                 "Headroom",
                 figure(v.headroom_s, format_s),
-                "per step, to that ceiling" if named else "per step, without that wait",
+                "per step, to that ceiling"
+                if named
+                else "per step, without that wait"
+                if is_known(v.headroom_s)
+                else "per step",
             ),
             ("MFU", figure(self.d.mfu_ratio, format_ratio), "of the matrix ceiling over the whole step"),
             *self._hfu(),

@@ -82,9 +82,10 @@ class Series:
     high: Sequence[float | None] = ()
     quiet: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the series for the page."""
-        xs: list[float | str] = [said(x, _NAME) if isinstance(x, str) else _six(x) for x in self.x]
+    def to_json(self, categories: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Return the series for the page, with the names of the chart's categories where it has some."""
+        known = categories or {}
+        xs: list[float | str] = [known.get(x, said(x, _NAME)) if isinstance(x, str) else _six(x) for x in self.x]
         out: dict[str, Any] = {
             "name": said(self.name, _NAME), "x": xs, "y": [_six(v) for v in self.y], "mode": self.mode,
             "colour": self.colour, "dash": self.dash, "quiet": self.quiet, "text": [said(t) for t in self.text],
@@ -93,6 +94,25 @@ class Series:
             out["minus"] = [0 if v is None else _six(max(0.0, y - v)) for y, v in zip(self.y, self.low, strict=True)]
             out["plus"] = [0 if v is None else _six(max(0.0, v - y)) for y, v in zip(self.y, self.high, strict=True)]
         return out
+
+
+def categories(texts: Iterable[str]) -> dict[str, str]:
+    """Return how each category of a chart is written: cut, and numbered where two would look the same and share a bar.
+
+    >>> categories(["a" * 80 + "1" + "b" * 80, "a" * 80 + "2" + "b" * 80])["a" * 80 + "2" + "b" * 80][-4:]
+    'b #2'
+    """
+    shown: dict[str, str] = {}
+    taken: set[str] = set()
+    for text in dict.fromkeys(texts):
+        base = name = said(text, _NAME)
+        number_ = 1
+        while name in taken:
+            number_ += 1
+            name = f"{base} #{number_}"
+        taken.add(name)
+        shown[text] = name
+    return shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,13 +150,14 @@ class Chart:
     def to_json(self) -> dict[str, Any]:
         """Return the chart for the page; at most `POINT_CAP` points, and a note where some are left out."""
         left, kept, lost = POINT_CAP, [], 0
+        names = categories(x for s in self.series for x in s.x if isinstance(x, str))
         for series in self.series:
             count = len(series.y)
             if count > left:
                 lost += count
                 continue
             left -= count
-            kept.append(series.to_json())
+            kept.append(series.to_json(names))
         more = [f"{lost} points more than this chart holds ({POINT_CAP}) are left out."] if lost else []
         return {
             "kind": "chart", "label": said(self.label), "x": self.x_title, "y": self.y_title, "series": kept,

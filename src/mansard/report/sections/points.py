@@ -45,6 +45,10 @@ def sections(elements: Sequence[Element], ceilings: Ceilings | None, *, key: str
     return [s for s in out if s is not None]
 
 
+#: Characters that the axis of a bar chart has room for.
+_BAR_NAME = 42
+
+
 def headline(elements: Sequence[Element]) -> str:
     """Return what the points of a file come to, in one sentence."""
     done = [e for e in elements if e["state"] == "done"]
@@ -60,12 +64,49 @@ def headline(elements: Sequence[Element]) -> str:
     )
 
 
+def first(elements: Sequence[Element]) -> list[str]:
+    """Return what to look at first: what cannot be true, what is low, and whether the figures are to be trusted at all."""
+    done = [e for e in elements if e["state"] == "done"]
+    names = _bar_names(short_names([e["metadata"]["test_name"] for e in done]))
+    out = []
+    for verdict, text in (("low", "Look first at what is low"), ("implausible", "Cannot be true")):
+        found = [n for n, e in zip(names, done, strict=True) if e.get("verdict") == verdict]
+        out += [f"{text}: {words(found, 3)}."] if found else []
+    if 2 * sum(e.get("verdict") == "noisy" for e in done) > len(done):
+        out.append("How sure: most points are noisy. Measure again on an idle machine before they are quoted.")
+    return out
+
+
+def _bar_names(titles: Sequence[str]) -> list[str]:
+    """Return a name of each bar; those that would look the same keep what tells them apart, or get a number.
+
+    >>> _bar_names(["gemm[jax] k=2", "gemm[jax] k=2"])
+    ['gemm[jax] k=2', 'gemm[jax] k=2 #2']
+    """
+    brief = [_brief(t) for t in titles]
+    out: list[str] = []
+    for title, name in zip(titles, brief, strict=True):
+        chosen = name if brief.count(name) == 1 else title
+        seen = sum(o == chosen or o.startswith(f"{chosen} #") for o in out)
+        out.append(f"{chosen} #{seen + 1}" if seen else chosen)
+    return out
+
+
+def _brief(title: str) -> str:
+    """Return the name of a point for a bar: where it is long, the values of its parameters without their names.
+
+    >>> _brief("gemm[jax] m=1 k=2"), _brief("gemm_generalized[jax] m=2048 k=2048 n=2000 in_dtype=f32")
+    ('gemm[jax] m=1 k=2', 'gemm_generalized[jax] 2048 2048 2000 f32')
+    """
+    return title if len(title) <= _BAR_NAME else " ".join(w.partition("=")[2] or w for w in title.split(" "))
+
+
 def _theory(
     done: Sequence[Element], every: Sequence[Element], levels: Sequence[MemoryLevel], key: str, name: str
 ) -> Section | None:
     names = short_names([e["metadata"]["test_name"] for e in done])
     rows, bars = [], []
-    for e, title in zip(done, names, strict=True):
+    for e, title, bar in zip(done, names, _bar_names(names), strict=True):
         m = e["metrics"]
         share, verdict = number(m.get("share_of_ceiling")), e.get("verdict") or "not judged"
         rows.append((
@@ -73,7 +114,7 @@ def _theory(
             Cell(share_text(m), share), verdict, e.get("verdict_reason") or reason_of(m.get("share_of_ceiling")),
         ))  # fmt: skip
         if share is not None:
-            bars.append((title, share, verdict, share_text(m)))
+            bars.append((bar, share, verdict, f"{title}: {share_text(m)}"))
     bars.sort(key=lambda b: -b[1])
     shown, blocks = bars[:BARS], []  # type: list[tuple[str, float, str, str]], list[Any]
     if shown:
@@ -83,8 +124,8 @@ def _theory(
                 label="Measured rate over the ceiling of each point", x_title="measured over ceiling", y_title="",
                 sideways=True, percent=True, uprights=((1.0, "ceiling"),),
                 series=[
-                    Series(name=k, colour=k, mode="bars", x=[b[0] for b in shown if b[2] == k], y=[b[1] for b in shown if b[2] == k],
-                           text=[f"{b[0]}: {b[3]}, {k}" for b in shown if b[2] == k])
+                    Series(name=k, colour=k, mode="bars", x=[b[0] for b in shown if b[2] == k],
+                           y=[b[1] for b in shown if b[2] == k], text=[f"{b[3]}, {k}" for b in shown if b[2] == k])
                     for k in kinds
                 ],
                 notes=[f"The best {BARS} of {len(bars)} points that have a ceiling; all are in the table."] if len(bars) > BARS else [],
