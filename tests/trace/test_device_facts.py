@@ -223,7 +223,7 @@ def test_kineto_memory_events(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["xplane/mi300x_conv_jax0.8.xplane.pb", "ncu/t4_mlp_full_set.raw.csv", "other/rocprofv3_mi350_train.json.gz"],
+    ["xplane/mi300x_conv_jax0.8.xplane.pb", "ncu/t4_mlp_full_set.raw.csv"],
 )
 def test_a_format_without_launch_shapes_says_so(name: str) -> None:
     path = SHARED / name

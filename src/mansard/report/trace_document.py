@@ -85,6 +85,8 @@ def no_kernel_findings(timeline: Timeline) -> list[Finding]:
     again = "Record again: " + (RECORD_NSYS if timeline.format == "nsys" else RECORD_TORCH)
     if timeline.format == "rocprofv3":
         again = "Record again: rocprofv3 --kernel-trace --output-format json -- PROGRAM"
+    if timeline.format == "ncu":
+        again = "Record again with their durations: ncu --set basic, or --metrics gpu__time_duration.sum, ..."
     if timeline.format == "recording":
         again = "A program that runs on the CPU is judged by mansard run itself"
     text = f"no GPU kernels were recorded ({why}): busy and idle time are unknown, not 0 and not 100 %. {again}"

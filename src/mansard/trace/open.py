@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from mansard.core.errors import InputError, UsageError
-from mansard.trace.readers import rocprofv3_csv
+from mansard.trace.readers import ncu_text, rocprofv3_csv
 from mansard.trace.timeline import Kind, Timeline
 
 #: Format -> module whose `read(path, *, kinds, memory_limit, progress) -> Timeline` reads it. A new format is one line here.
@@ -29,6 +29,7 @@ Reader = Callable[..., Timeline]
 
 _HEAD = 1 << 16
 _SQLITE = b"SQLite format 3\x00"
+_NCU_SUMMARY = (b'"Process ID","Process Name"', b'"Kernel Name","Invocations"', b'"Device","Invocations"')
 _REPORTS = (".nsys-rep", ".qdrep", ".ncu-rep")
 
 
@@ -86,13 +87,25 @@ def recognise(path: Path) -> str:
         raise InputError(_report(path), hint=_report_hint(path), code="needs_export")
     if not head.strip():
         raise InputError(f"{path} is empty", code="empty_file")
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")) and ncu_text.header_at(ncu_text.decoded(head)) < 0:
+        raise InputError(
+            f"{path} is text in UTF-16, as PowerShell writes it with >; profiles are UTF-8",
+            hint=f"iconv -f UTF-16 -t UTF-8 {path.name} > utf8_{path.name}, then open that",
+            code="utf_16",
+        )
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if text[:1] in b"{[":
         return _json(path, text)
-    if text.startswith((b'"ID","Process ID"', b"ID,Process ID", b"==PROF==", b"==WARNING==")):
+    if text.startswith((b"==PROF==", b"==WARNING==")) or ncu_text.header_at(ncu_text.decoded(head)) >= 0:
         return "ncu_csv"
     if rocprofv3_csv.looks_like(text):
         return "rocprofv3_csv"
+    if text.startswith(_NCU_SUMMARY):
+        raise InputError(
+            f"{path} is a summary of Nsight Compute (--print-summary): least, largest and mean of several kernels, not the kernels",
+            hint="export again without --print-summary: ncu --import REPORT.ncu-rep --csv --page raw",
+            code="not_a_profile",
+        )
     if _looks_like_xspace(head):
         return "xplane"
     raise InputError(

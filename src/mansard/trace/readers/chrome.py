@@ -76,7 +76,8 @@ def read(
     xla = chrome_xla.applies(columns)
     if xla:
         chrome_xla.sort_out(columns)
-    return _timeline(path, stream.head, columns, tally, "xla_trace" if xla else _format(stream.head, columns), kinds)
+    form = "xla_trace" if xla and not chrome_xla.before_kineto(columns) else _format(stream.head, columns)
+    return _timeline(path, stream.head, columns, tally, form, kinds)
 
 
 def _must_be_a_trace(path: Path, stream: Stream, columns: Columns) -> None:
@@ -84,7 +85,10 @@ def _must_be_a_trace(path: Path, stream: Stream, columns: Columns) -> None:
         return
     if columns.total == 0 and not columns.tally.found() and (not stream.bare_list or looks_like_head(stream.head)):
         return  # an intact trace in which nothing was recorded
+    phases = ", ".join(sorted(str(p) for p in columns.phase_counts if p))
     holds = f"{columns.total} objects without a phase (`ph`)" if columns.total else "no event that can be read"
+    if phases:
+        holds = f"{columns.total} events of the phases {phases} alone, which have no duration of their own"
     raise InputError(
         f"{path} is not a Kineto or Chrome trace: it holds {holds}",
         hint="give the JSON file that torch.profiler's export_chrome_trace, or the JAX profiler, wrote",

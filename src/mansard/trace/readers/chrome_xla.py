@@ -19,6 +19,15 @@ def applies(columns: Columns) -> bool:
     return columns.plain.count > 0 and (named or not columns.rows)
 
 
+#: Processes in the files of PyTorch's profiler before Kineto (to 1.8); the thread of device work is the device.
+_BEFORE_KINETO = {"CPU functions": Kind.CPU_OP, "CUDA functions": Kind.KERNEL}
+
+
+def before_kineto(columns: Columns) -> bool:
+    """Return whether the file comes from PyTorch's profiler before Kineto."""
+    return any(pid in _BEFORE_KINETO for pid, _ in columns.places if isinstance(pid, str))
+
+
 def sort_out(columns: Columns) -> None:
     """Move the events without a category to tables of their kind."""
     rows = columns.plain
@@ -53,6 +62,9 @@ def sort_out(columns: Columns) -> None:
 
 
 def _kind(columns: Columns, key: tuple[Any, Any], name: str) -> int:
+    if key[0] in _BEFORE_KINETO:
+        kind = _BEFORE_KINETO[key[0]]
+        return int(device_event_kind(name)) if kind is Kind.KERNEL else int(kind)
     plane = columns.process_names.get(key[0], "")
     if device_of(plane) is not None:
         kind = line_kind(plane, columns.thread_names.get(key, ""))
@@ -67,7 +79,9 @@ def _places(columns: Columns, keys: list[tuple[Any, Any]]) -> tuple[npt.NDArray[
     stream = np.full(len(keys), -1, dtype=np.int64)
     for i, (pid, tid) in enumerate(keys):
         found = device_of(columns.process_names.get(pid, ""))
-        if found is not None:
+        if _BEFORE_KINETO.get(pid) is Kind.KERNEL and isinstance(tid, int):
+            device[i], stream[i] = tid, 0
+        elif found is not None:
             device[i] = found[1]
             stream[i] = stream_of(columns.thread_names.get((pid, tid), ""), tid if isinstance(tid, int) else -1)
     return device, stream

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy as np
 from mansard.core.errors import InputError
 from mansard.core.unknown import Unknown, is_known
 from mansard.trace.readers.ncu_metrics import Measured, measured
+from mansard.trace.readers.ncu_text import decoded, header_at, rows_of, with_points
 from mansard.trace.readers.ncu_units import number, to_base
 from mansard.trace.readers.numbers import natural
 from mansard.trace.run import Finding
@@ -36,7 +36,7 @@ from mansard.trace.timeline import (
 
 _FIXED = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context", "Stream", "Block Size", "Grid Size",
           "Device", "CC")  # fmt: skip
-_DETAIL_COLUMNS = ("ID", "Process ID", "Section Name", "Metric Name", "Metric Unit", "Metric Value")
+_DETAIL_COLUMNS = ("ID", "Section Name", "Metric Name", "Metric Unit", "Metric Value")
 _HINT = "export with: ncu --import REPORT.ncu-rep --csv --page raw"
 
 
@@ -109,8 +109,17 @@ def read_report(path: Path) -> Report:
             raise InputError(
                 f"{path} is a details page without the columns {', '.join(missing)}", hint=_HINT, code="damaged_csv"
             )
-        return _details(rows, damage)
-    return _raw(Path(path), rows, damage)
+        return _on_one_device(_details(rows, damage))
+    return _on_one_device(_raw(Path(path), rows, damage))
+
+
+def _on_one_device(report: Report) -> Report:
+    """Return a report whose kernels have a device: before 2022 the pages did not say which."""
+    if not report.kernels or any(k.device.strip() for k in report.kernels):
+        return report
+    text = "the file does not say on which device kernels ran; they are taken to be of one"
+    kernels = tuple(replace(k, device="0") for k in report.kernels)
+    return replace(report, kernels=kernels, damage=(*report.damage, Damage(code="no_device_column", text=text)))
 
 
 def read(
@@ -177,35 +186,26 @@ def _rows(path: Path) -> tuple[list[list[str]], tuple[Damage, ...]]:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"cannot read {path}: {reason}", hint="check the path", code="unreadable") from None
     damage: list[Damage] = []
-    text = data.decode("utf-8-sig", "replace")
+    text = decoded(data)
     if "\ufffd" in text and b"\xef\xbf\xbd" not in data:
         damage.append(Damage(code="bad_utf8", text="some bytes are not UTF-8, shown as \ufffd"))
-    at = _header_at(text)
+    at = header_at(text)
     if at < 0:
         raise InputError(
             f"{path} is no CSV of Nsight Compute: it has no line with the columns ID, Kernel Name",
             hint=_HINT,
             code="not_a_profile",
         )
-    body = text[at:].replace("\0", "")
     try:
-        rows = list(csv.reader(io.StringIO(body, newline="")))
+        rows = rows_of(text, at)
     except csv.Error as error:
         raise InputError(f"{path} is a damaged CSV: {error}", hint=_HINT, code="damaged_csv") from None
-    rows = [r for r in rows if r and not (len(r) == 1 and r[0].startswith("=="))]
+    rows, commas = with_points(rows)
+    if commas:
+        damage.append(Damage(code="decimal_comma", text="numbers are written with decimal commas; read as such"))
     if not text.endswith("\n") and rows:
         damage.append(Damage(code="truncated", text="the file ends in the middle of a line", incomplete=True))
     return rows, tuple(damage)
-
-
-def _header_at(text: str) -> int:
-    """Return where the line of column names starts: `ncu --csv` may print its own messages before it."""
-    at = 0
-    for line in text.splitlines(keepends=True)[:10_000]:
-        if line.startswith(('"ID"', "ID,")) and "Kernel Name" in line:
-            return at
-        at += len(line)
-    return -1
 
 
 def _raw(path: Path, rows: list[list[str]], damage: tuple[Damage, ...]) -> Report:
@@ -267,6 +267,7 @@ def _make(field: Callable[[str], str], values: dict[str, float], texts: dict[str
 #: Metric names of the details page -> the metric of the raw page with the same meaning.
 _SAME = {
     ("GPU Speed Of Light Throughput", "Duration"): "gpu__time_duration.sum",
+    ("GPU Speed Of Light", "Duration"): "gpu__time_duration.sum",  # 2019 to 2020
     ("GPU Speed Of Light Throughput", "SM Frequency"): "smsp__cycles_elapsed.avg.per_second",
     ("GPU Speed Of Light Throughput", "DRAM Frequency"): "dram__cycles_elapsed.avg.per_second",
 }
@@ -283,7 +284,7 @@ def _details(rows: list[list[str]], damage: tuple[Damage, ...]) -> Report:
         if len(row) <= index["Metric Value"]:
             short += 1
             continue
-        key = (row[index["Process ID"]], row[index["ID"]])
+        key = (row[index["Process ID"]] if "Process ID" in index else "", row[index["ID"]])
         _, values, texts = grouped.setdefault(key, (row, {}, {}))
         section, metric = row[index["Section Name"]], row[index["Metric Name"]]
         if not metric:
@@ -296,7 +297,9 @@ def _details(rows: list[list[str]], damage: tuple[Damage, ...]) -> Report:
         unit, text = row[index["Metric Unit"]], row[index["Metric Value"]]
         value = number(text)
         base = to_base(value, unit) if value is not None else None
-        for name in (f"{section}: {metric}", _SAME.get((section, metric), "")):
+        # Metrics that were asked for by name stand under it; those of a section have a title of their own.
+        same = metric if "__" in metric else _SAME.get((section, metric), "")
+        for name in (f"{section}: {metric}", same):
             if not name:
                 continue
             units[name] = unit
