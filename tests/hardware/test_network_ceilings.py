@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mansard.core.collective_times import Axis
@@ -295,6 +295,7 @@ def changed(fabric, at, **new):
     return replace(fabric, levels=tuple(levels))
 
 
+@settings(deadline=None)
 @given(fabrics(), st.sampled_from(OPERATIONS), st.floats(0, 1e12), st.integers(0, 1), st.floats(1, 100))
 def test_more_bandwidth_is_never_slower(fabric, operation, size, at, more):
     faster = changed(fabric, at, bytes_per_s=fabric.levels[at].bytes_per_s * more)
@@ -304,6 +305,7 @@ def test_more_bandwidth_is_never_slower(fabric, operation, size, at, more):
         assert after.time_s <= before.time_s * (1 + 1e-9)
 
 
+@settings(deadline=None)
 @given(fabrics(), st.sampled_from(OPERATIONS), st.floats(0, 1e12))
 def test_links_between_the_ends_never_slow_anything(fabric, operation, size):
     axes = tuple(replace(a, wraps=a.length > 1) for a in fabric.levels[0].axes)
@@ -311,6 +313,7 @@ def test_links_between_the_ends_never_slow_anything(fabric, operation, size):
     assert after.time_s <= best_ceiling(fabric, operation, size_bytes=size).time_s * (1 + 1e-9)
 
 
+@settings(deadline=None)
 @given(st.integers(2, 9), st.integers(2, 9), st.booleans(), st.sampled_from(OPERATIONS), st.floats(0, 1e12))
 def test_a_second_axis_of_links_never_slows_the_same_devices(a, b, wrap, operation, size):
     def torus(*lengths):
@@ -321,6 +324,7 @@ def test_a_second_axis_of_links_never_slows_the_same_devices(a, b, wrap, operati
     assert torus(a, b) <= torus(a * b) * (1 + 1e-9)
 
 
+@settings(deadline=None)
 @given(fabrics(), st.floats(1, 1e12))
 def test_reduction_in_the_network_is_never_slower_and_never_twice_as_fast(fabric, size):
     found = collective_ceilings(fabric, "all_reduce", size_bytes=size)
@@ -330,6 +334,7 @@ def test_reduction_in_the_network_is_never_slower_and_never_twice_as_fast(fabric
             assert plain / 2 <= ceiling.bandwidth_s < plain
 
 
+@settings(deadline=None)
 @given(fabrics(), st.floats(1, 1e12))
 def test_an_all_reduce_is_a_scatter_and_a_gather(fabric, size):
     both = best_ceiling(fabric, "all_reduce", size_bytes=size).bandwidth_s
