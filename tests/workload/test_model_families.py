@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mansard.core.errors import MansardError, UndecidedError
+from mansard.core.errors import InputError, MansardError, UndecidedError
 from mansard.workload.cache import CacheLayout, cache_layout
 from mansard.workload.counts import count_params
 from mansard.workload.model.load import load_model
@@ -170,3 +170,34 @@ def test_what_is_not_described_is_refused() -> None:
     ernie = {"model_type": "ernie4_5_moe", "architectures": ["Ernie4_5_MoeForCausalLM"], "use_bias": True}
     with pytest.raises(UndecidedError, match="biases in its experts"):
         load_model(ernie)
+
+
+def test_params_json_of_the_reference_implementations() -> None:
+    """Llama 3.1 8B, Mistral 7B v0.3 and Mixtral 8x7B as their own code describes them."""
+    llama = {
+        "dim": 4096, "n_layers": 32, "n_heads": 32, "n_kv_heads": 8, "vocab_size": 128256, "multiple_of": 1024,
+        "ffn_dim_multiplier": 1.3, "norm_eps": 1e-5, "rope_theta": 500000.0, "use_scaled_rope": True,
+    }  # fmt: skip
+    # int(2/3 * 16384) = 10922; int(1.3 * 10922) = 14198; up to a multiple of 1024: 14336, as in config.json.
+    assert total(llama) == 8_030_261_248
+    mistral = {
+        "dim": 4096, "n_layers": 32, "head_dim": 128, "hidden_dim": 14336, "n_heads": 32, "n_kv_heads": 8, "norm_eps": 1e-5,
+        "vocab_size": 32768,
+    }  # fmt: skip
+    assert total(mistral) == 7_248_023_552
+    mixtral = mistral | {"vocab_size": 32000, "moe": {"num_experts": 8, "num_experts_per_tok": 2}}
+    assert total(mixtral) == 46_702_792_704
+    with pytest.raises(InputError, match="multiple_of"):
+        load_model({key: value for key, value in llama.items() if key != "multiple_of"})
+    with pytest.raises(UndecidedError, match="q_lora_rank"):
+        load_model(mistral | {"q_lora_rank": 1536})
+
+
+def test_a_window_without_a_pattern_names_the_missing_key() -> None:
+    config = {
+        "model_type": "dots1", "architectures": ["Dots1ForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "intermediate_size": 64, "vocab_size": 100, "moe_intermediate_size": 32, "n_routed_experts": 4,
+        "num_experts_per_tok": 2, "n_shared_experts": 1, "first_k_dense_replace": 1, "sliding_window": 16,
+    }  # fmt: skip
+    with pytest.raises(InputError, match="missing layer_types"):
+        load_model(config)

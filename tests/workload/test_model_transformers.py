@@ -125,6 +125,23 @@ VARIANTS: list[tuple[str, str, dict[str, Any]]] = [
     ("mimo_v2_flash", "MiMoV2FlashForCausalLM", {"num_hidden_layers": 3, "attention_bias": True}),
     ("bert", "BertForMaskedLM", {"tie_word_embeddings": False}),
     ("vit", "ViTModel", {"pooler_output_size": 256}),
+    ("minimax_m3_vl", "MiniMaxM3SparseForConditionalGeneration", {
+        "text_config": {"num_hidden_layers": 3, "moe_layer_freq": [0, 1, 1], "sparse_attention_config": {"sparse_attention_freq": [0, 1, 1]}},
+        "vision_config": {"num_hidden_layers": 2},
+    }),
+    ("minimax_m3_vl_text", "MiniMaxM3VLForCausalLM", {
+        "num_hidden_layers": 3, "mlp_layer_types": ["dense", "sparse", "sparse"],
+        "layer_types": ["full_attention", "minimax_m3_sparse", "full_attention"],
+    }),
+    ("cwm", "CwmForCausalLM", {"num_hidden_layers": 4}),
+    ("vaultgemma", "VaultGemmaForCausalLM", {"num_hidden_layers": 2}),
+    ("exaone_moe", "ExaoneMoeForCausalLM", {"num_hidden_layers": 3}),
+    ("hy_v3", "HYV3ForCausalLM", {"num_hidden_layers": 3}),
+    ("flex_olmo", "FlexOlmoForCausalLM", {"num_hidden_layers": 2}),
+    ("jais2", "Jais2ForCausalLM", {"num_hidden_layers": 2}),
+    ("hyperclovax", "HyperCLOVAXForCausalLM", {"num_hidden_layers": 2, "use_post_norm": False}),
+    ("mellum", "MellumForCausalLM", {"num_hidden_layers": 3, "mlp_layer_types": ["sparse", "dense", "sparse"]}),
+    ("ernie", "ErnieForMaskedLM", {}),
     ("qwen3", "Qwen3ForQuestionAnswering", {"num_hidden_layers": 2}),
     ("dots1", "Dots1ForCausalLM", {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2, "num_hidden_layers": 3}),
 ]  # fmt: skip

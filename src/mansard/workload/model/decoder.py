@@ -171,6 +171,8 @@ def windows(reader: Reader, traits: Traits, depth: int) -> list[int | None]:
         return [window if i >= first else None for i in range(depth)]
     if kinds is None:
         period = reader.optional("sliding_window_pattern") or traits.pattern
+        if not period:
+            raise reader.missing("layer_types")
         text = f"every {period}th layer is full, the others are windowed"
         reader.derive("layer_types", text, ("num_hidden_layers",), f"absent; rule of {traits.source}")
         kinds = ["full_attention" if (i + 1) % period == 0 else "sliding_attention" for i in range(depth)]

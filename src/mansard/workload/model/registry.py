@@ -12,6 +12,7 @@ from mansard.workload.model.families import (
     encoders,
     hybrid,
     layered,
+    minimax_m3,
     mla,
     moe,
     multimodal,
@@ -44,6 +45,8 @@ PLAIN: dict[str, Builder] = {
     "bamba": layered.bamba,
     "flux": diffusion.flux,
     "deepseek_v4": deepseek_v4.build,
+    "minimax_m3": minimax_m3.text,
+    "minimax_m3_vl_text": minimax_m3.text,
     "llama4_text": moe.llama4,
     "ernie4_5_moe": moe.ernie,
     "mamba": hybrid.mamba,
@@ -59,6 +62,8 @@ PLAIN: dict[str, Builder] = {
     "roberta": encoders.bert,
     "xlm-roberta": encoders.bert,
     "camembert": encoders.bert,
+    "ernie": encoders.bert,
+    "megatron-bert": encoders.bert,
     "distilbert": encoders.distilbert,
     "vit": encoders.vit,
     "clip": encoders.clip,
@@ -97,6 +102,8 @@ CLASSES: dict[str, str] = {
     "MiMoV2FlashForCausalLM": "mimo_v2_flash",
     "JambaForCausalLM": "jamba", "FalconForCausalLM": "falcon", "OPTForCausalLM": "opt", "Qwen3NextForCausalLM": "qwen3_next",
     "Glm4MoeForCausalLM": "glm4_moe",
+    "CwmForCausalLM": "cwm", "VaultGemmaForCausalLM": "vaultgemma", "ExaoneMoeForCausalLM": "exaone_moe", "HYV3ForCausalLM": "hy_v3",
+    "GlmMoeDsaForCausalLM": "glm_moe_dsa", "Olmo2ForCausalLM": "olmo2", "Olmo3ForCausalLM": "olmo3", "SmolLM3ForCausalLM": "smollm3",
 }  # fmt: skip
 
 SAME: dict[str, str] = {"qwen3_vl_text": "qwen3", "qwen2_5_vl_text": "qwen2", "qwen2_vl_text": "qwen2"}

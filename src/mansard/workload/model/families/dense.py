@@ -104,6 +104,18 @@ FAMILIES: dict[str, Traits] = {
         source=_source("BloomConfig"), norm="layer", norm_bias=True, gated=False, qkv_bias=True, out_bias=True, mlp_bias=True,
         tied=True, activation="gelu", rotary=0.0, path="transformer.h.{}",
     ),
+    "cwm": Traits(source=_source("CwmConfig"), head_dim=128, mlp_bias="mlp_bias", window="types"),
+    "vaultgemma": Traits(
+        source=_source("VaultGemmaConfig"), head_dim=256, tied=True, window="types", pattern=2, qkv_bias="attention_bias",
+        out_bias="attention_bias", activation="gelu_pytorch_tanh",
+    ),
+    "hyperclovax": Traits(
+        source=_source("HyperCLOVAXConfig"), layout="sandwich", qkv_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias"
+    ),
+    "jais2": Traits(
+        source=_source("Jais2Config"), norm="layer", norm_bias=True, gated=False, qkv_bias="attention_bias", out_bias="attention_bias",
+        mlp_bias="mlp_bias", activation="relu2",
+    ),
     "mimo": Traits(source="XiaomiMiMo/MiMo-7B configuration_mimo.py", qkv_bias="attention_bias", window="upper"),
     "baichuan": Traits(source="baichuan-inc configuration_baichuan.py"),
     "internlm2": Traits(source="internlm configuration_internlm2.py", qkv_bias="bias", out_bias="bias"),
@@ -118,6 +130,8 @@ def build(reader: Reader, architecture: str, family: str, outer: Reader | None =
         return special(reader, architecture, traits, outer)
     if family == "cohere" and reader.flag("use_qk_norm", False, traits.source):
         traits = replace(traits, qk_norm="full")
+    if family == "hyperclovax" and not reader.flag("use_post_norm", True, traits.source):
+        traits = replace(traits, layout="pre")
     if family == "helium":
         _square_output(reader, traits)
     stack, vocab = decoder(reader, traits)

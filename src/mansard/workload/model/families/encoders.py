@@ -12,6 +12,7 @@ from mansard.workload.records import Block, Embedding, GqaAttention, Layer, Line
 SOURCES = {
     "bert": "transformers 5.24 BertConfig", "roberta": "transformers 5.24 RobertaConfig",
     "xlm-roberta": "transformers 5.24 XLMRobertaConfig", "camembert": "transformers 5.24 CamembertConfig",
+    "ernie": "transformers 5.24 ErnieConfig", "megatron-bert": "transformers 5.24 MegatronBertConfig",
     "distilbert": "transformers 5.24 DistilBertConfig", "vit": "transformers 5.24 ViTConfig",
 }  # fmt: skip
 
@@ -51,6 +52,8 @@ def bert(reader: Reader, architecture: str, family: str, _outer: Reader | None =
     width = reader.integer("intermediate_size", only=True)
     if reader.raw("add_cross_attention") is True:
         raise reader.unsupported("an encoder with cross attention", "add_cross_attention false")
+    if reader.raw("use_task_id") is True:
+        raise reader.unsupported("ERNIE with a table of tasks", "use_task_id false")
     kind = reader.raw("position_embedding_type")
     if kind not in (None, "absolute"):
         raise reader.unsupported(f"position_embedding_type {kind!r}", "absolute")

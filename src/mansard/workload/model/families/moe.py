@@ -83,6 +83,21 @@ FAMILIES: dict[str, MoeTraits] = {
     "glm4v_moe_text": MoeTraits(
         base=Traits(source=_source("Glm4vMoeTextConfig"), qkv_bias="attention_bias", rotary=0.5), dense="first_k", shared="count", correction=True
     ),
+    "exaone_moe": MoeTraits(
+        base=Traits(source=_source("ExaoneMoeConfig"), qk_norm="head", window="types", pattern=4), dense="first_k", shared="count", correction=True
+    ),
+    "hy_v3": MoeTraits(
+        base=Traits(source=_source("HYV3Config"), qk_norm="head", qkv_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias"),
+        dense="first_k", shared="count", correction=True,
+    ),
+    "mellum": MoeTraits(
+        base=Traits(source=_source("MellumConfig"), qk_norm="head", window="types", qkv_bias="attention_bias", out_bias="attention_bias"),
+        dense="first_k",
+    ),
+    "flex_olmo": MoeTraits(
+        base=Traits(source=_source("FlexOlmoConfig"), layout="post", qk_norm="full", qkv_bias="attention_bias", out_bias="attention_bias"),
+        width_key="intermediate_size",
+    ),
     "dots1": MoeTraits(
         base=Traits(source=_source("Dots1Config"), qk_norm="head", qkv_bias="attention_bias", out_bias="attention_bias", window="types"),
         dense="first_k", shared="count", correction=True,
@@ -104,6 +119,8 @@ def build(reader: Reader, architecture: str, family: str, outer: Reader | None =
         block = replace(block, q_bias=False, k_bias=False, v_bias=False)
     if traits.sinks:
         block = replace(block, sinks=True)
+    if reader.raw("mlp_bias") is True:
+        raise reader.unsupported(f"{family} with biases in its experts", "mlp_bias false")
     if family == "minimax_m2":
         block, traits = _minimax(reader, block, traits)
     if family == "phimoe":

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from mansard.workload.model.decoder import Parts, grouped
-from mansard.workload.model.families import towers
+from mansard.workload.model.families import minimax_m3, towers
 from mansard.workload.model.reader import Reader
 from mansard.workload.records import Block, Embedding, Linear, Norm, Parameters, Stack
 
@@ -276,5 +276,5 @@ def llama4_vision(reader: Reader, text_hidden: int) -> Stack:
 FAMILIES: dict[str, Callable[[Reader, str, str, BuildText], Parts]] = {
     "llava": llava, "mistral3": mistral3, "gemma3": gemma3, "gemma4": gemma4, "qwen2_vl": qwen_vl_flat, "qwen2_5_vl": qwen_vl_flat,
     "qwen3_vl": qwen3_vl, "qwen3_vl_moe": qwen3_vl, "qwen3_5": qwen3_vl, "qwen3_5_moe": qwen3_vl, "glm4v_moe": glm4v_moe,
-    "kimi_k25": kimi_k25, "llama4": llama4,
+    "kimi_k25": kimi_k25, "llama4": llama4, "minimax_m3_vl": minimax_m3.joined,
 }  # fmt: skip
