@@ -19,10 +19,12 @@ machine (8 % and more, which `mansard measure` says beside the point) are counte
 A machine may also drift without two regimes: a shared memory controller gets slower and faster over minutes. `with_run_ratio`
 says how often the interval would hold, and how wide it would be, if more were known between runs than what is built in.
 
-With `--turns P` every run is what `mansard measure --spread` does, and all runs are spread over the whole experiment: in each
-turn every run gets one process, in random order. So each run sees the same minutes as the others and no sample is shared.
-The truth is the median over all processes of all runs (that of all samples stands beside it). No run is set apart as
-disturbed, and no regimes are told apart. `fewer_turns` says the same of runs of fewer processes that lie just as far apart.
+With `--turns P` every run is what `mansard measure --spread` does, and all runs are spread over the whole experiment:
+processes are taken one after the other; their sequence is cut into P turns, and each turn is dealt at random to the runs, one
+process for each. So all runs see the same minutes and none shares a sample with another. The truth is the median of the
+medians of all processes (that of all samples stands beside it). `dealt_again` is the same over many other deals of the same
+processes, whose runs do share samples: it says how far the coverage of a few runs is chance. No run is set apart as disturbed, and no regimes are told
+apart. The same is said of runs of fewer and of more processes.
 """
 
 from __future__ import annotations
@@ -195,53 +197,63 @@ def one_process(runner: Runner, job: Job) -> list[Taken]:
     return states
 
 
-def take_turns(points, given, setting, everything: dict[str, list[dict]], keep) -> None:
-    """Take one process of every run in each turn, from where the kept records end, until the time is over."""
-    order = [
-        (turn, run) for turn in range(given.turns) for run in random.Random(turn).sample(range(given.runs), given.runs)
-    ]
+def take_processes(points, seconds: float, setting, keep) -> None:
+    """Take one process after the other until the time is over."""
     begin = time.monotonic()
     runner = Runner(setting(lambda taken: Result(point=taken.point, state=State.DONE)))
     (job,) = runner._group("numpy", {}, [Taken(point=p, benchmark=benchmark_named(p.benchmark)) for p in points])
-    for turn, run in order[min((len(everything.get(p.name, ())) for p in points), default=0) :]:
-        if time.monotonic() - begin > given.seconds:
-            break
+    while time.monotonic() - begin < seconds:
         for state in one_process(runner, job):
-            keep({**record_of(state), "run": run, "turn": turn})
+            keep(record_of(state))
 
 
-def of_turns(records: list[dict], turns: int) -> dict:
-    """Return coverage and width of one point whose runs took turns; `turns` of them, evenly chosen, where there are more."""
-    whole = max(r["turn"] for r in records) + 1
-    chosen = {round((k + 0.5) * whole / turns - 0.5) for k in range(turns)}
-    runs: dict[int, list[list[float]]] = {}
-    for r in records:
-        if r["turn"] in chosen:
-            runs.setdefault(r["run"], []).append([s for g in r["windows"] for w in g for s in w])
-    complete = [g for g in runs.values() if len(g) == turns]
-    samples = [[s for w in g for s in w] for r in records for g in r["windows"]]
-    middle, pooled = float(np.median([np.median(g) for g in samples])), float(np.median(np.concatenate(samples)))
-    found = [interval_over(g, 1.0) for g in complete]
+DEALS = 20
+
+
+def dealt(processes: list[list[float]], turns: int, most: int, seed: int = 0) -> list[list[list[float]]]:
+    """Return the runs: processes in the order of time are cut into turns, each turn is dealt to the runs, one for each.
+
+    >>> sorted(sorted(run) for run in dealt([[1.0], [2.0], [3.0], [4.0], [5.0]], 2, 200))
+    [[[1.0], [3.0]], [[2.0], [4.0]]]
+    >>> [sorted(run) for run in dealt([[1.0], [2.0], [3.0], [4.0]], 2, 1)]
+    [[[1.0], [3.0]]]
+    """
+    runs = len(processes) // turns
+    order = random.Random(seed)
+    cut = [[*processes[turn * runs : (turn + 1) * runs]] for turn in range(turns)]
+    if runs > most:  # evenly over each turn
+        cut = [[part[i * runs // most] for i in range(most)] for part in cut]
+    for part in cut:
+        order.shuffle(part)
+    return [list(run) for run in zip(*cut, strict=True)]
+
+
+def of_turns(processes: list[list[float]], turns: int, most: int) -> dict:
+    """Return coverage and width of runs of so many processes."""
+    middle, pooled = float(np.median([np.median(p) for p in processes])), float(np.median(np.concatenate(processes)))
+    found = [interval_over(run, 1.0) for run in dealt(processes, turns, most)]
+    again = [interval_over(run, 1.0) for seed in range(1, DEALS + 1) for run in dealt(processes, turns, most, seed)]
     widths = [i.half_ratio for i in found]
     return {
-        "turns": turns, "runs": len(complete), "middle_s": middle, "coverage": covered(found, middle),
+        "turns": turns, "runs": len(found), "middle_s": middle, "coverage": covered(found, middle),
         "pooled_median_s": pooled, "coverage_of_pooled": covered(found, pooled),
+        "dealt_again": {"runs": len(again), "coverage": covered(again, middle), "coverage_of_pooled": covered(again, pooled)},
         "half_width": {f"p{q}": float(np.percentile(widths, q)) for q in (5, 50, 95)},
         "share_within_5_percent": sum(w <= 0.05 for w in widths) / len(widths),
         "run_medians_cv": float(np.std([i.median for i in found]) / middle),
     }  # fmt: skip
 
 
-def summary_of_turns(records: list[dict]) -> dict:
-    """Return the summary of runs that took turns, all turns and fewer."""
-    whole = max(r["turn"] for r in records) + 1
-    sizes = [len([s for g in r["windows"] for w in g for s in w]) for r in records]
+def summary_of_turns(records: list[dict], turns: int, most: int) -> dict:
+    """Return the summary of runs that were spread over the experiment, and of runs of fewer and more processes."""
+    processes = [[s for g in r["windows"] for w in g for s in w] for r in records]
+    sizes = sorted({turns, 5, 9, 11, 15, 21, 31, 45, 61} & set(range(5, len(processes) // 10)))
     return {
-        "point": records[0]["point"], "from": records[0]["at"], "to": records[-1]["at"], **of_turns(records, whole),
-        "fewer_turns": [of_turns(records, n) for n in (5, 9, 11, 15, 21, 31, 45) if n < whole],
-        "processes": len(records), "samples_per_process": float(np.median(sizes)),
-        "process_medians_cv": float(np.std(np.log([np.median([s for g in r["windows"] for w in g for s in w]) for r in records]))),
+        "point": records[0]["point"], "from": records[0]["at"], "to": records[-1]["at"], "processes": len(processes),
+        "samples_per_process": float(np.median([len(p) for p in processes])),
+        "process_medians_cv": float(np.std(np.log([np.median(p) for p in processes]))),
         "foreign_load": [float(np.percentile([r["foreign"] or 0.0 for r in records], q)) for q in (50, 95)],
+        "by_turns": [of_turns(processes, n, most) for n in sizes],
     }  # fmt: skip
 
 
@@ -275,15 +287,17 @@ def main() -> None:
         return Setting(effort=effort, cpus=cpus, seed=seed, finish=finish, keep=lambda _result: None)
 
     if given.turns:
-        take_turns(points, given, setting, everything, keep)
+        take_processes(points, given.seconds, setting, keep)
     else:
         for number in range(max(map(len, everything.values()), default=0), given.runs):
             if time.monotonic() - begin > given.seconds:
                 break
             for taken in one_run(points, lambda finish, seed=number: setting(finish, seed)):
                 keep(record_of(taken))
-    summed = summary_of_turns if given.turns else summary
-    found = [summed(records) for records in everything.values()]
+    found = [
+        summary_of_turns(records, given.turns, given.runs) if given.turns else summary(records)
+        for records in everything.values()
+    ]
     print(json.dumps({"effort": given.effort, "wall_s": time.monotonic() - begin, "points": found}, indent=1))
 
 

@@ -249,6 +249,9 @@ def test_slowing_variables_get_a_second_look_without_them():
     texts = slowed_findings([product(1e11), product(1.9e11, environment_without=["OPENBLAS_CORETYPE"])])
     assert "1.90 times" in texts[0]["text"]
     assert slowed_findings([product(1e11), product(1.01e11, environment_without=["X"])]) == []
+    # two looks at a machine that others use differ for that reason: 31 times as fast was once said of such a pair
+    busy = [product(1e10, foreign_load_ratio=0.6), product(3.1e11, environment_without=["X"], foreign_load_ratio=0.1)]
+    assert slowed_findings(busy) == []
 
 
 def test_the_reference_of_a_probe_is_the_typical_figure():

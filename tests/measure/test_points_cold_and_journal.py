@@ -258,6 +258,16 @@ def test_a_checked_kernel_is_waived_and_a_wrong_one_has_failed():
     assert "no such kernel" in raised.reason
 
 
+def test_what_the_budget_leaves_unchecked_says_so():
+    over = iter([False, True, True])
+    pairs = [(attention_point("splash"), NO_DEVICE)] * 3
+    checked, second, third = interpreted(pairs, lambda: Told(0.25), lambda: next(over))
+    assert "checked in interpret mode" in checked.reason
+    for left in (second, third):
+        assert left.state is State.WAIVED
+        assert left.reason.endswith("the budget ended before its result was checked (missing: device)")
+
+
 def test_nothing_is_started_where_nothing_is_to_be_checked():
     def start():
         raise AssertionError("no worker is needed")

@@ -52,6 +52,22 @@ def test_times_that_follow_no_law_are_not_called_one():
     assert "do not follow" in in_words(law)
 
 
+def test_a_sweep_that_is_mostly_noise_has_no_cliffs():
+    sizes = [2**k * 1024.0 for k in range(4, 10)]
+    points = [
+        element("memory_sweep", {"working_set_bytes": size}, [t] * 5, bytes=size, working_set_bytes=size)
+        for size, t in zip(sizes, (1e-7, 4e-7, 4e-6, 8e-6, 1.6e-5, 9e-5), strict=True)
+    ]
+    (seen,) = [c for c in conclusions(points) if c["kind"] == "working_set"]
+    assert seen["cliffs"]
+    for p in points[1:5]:
+        p["verdict"] = "noisy"
+    (seen,) = [c for c in conclusions(points) if c["kind"] == "working_set"]
+    assert seen["cliffs"] == []
+    assert len(seen["points"]) == 6
+    assert "4 of 6 points are noisy: where the read bandwidth drops is not said" in in_words(seen)
+
+
 @pytest.mark.parametrize(("padded_s", "verdict"), [(0.8, "pad"), (1.2, "do not pad"), (1.005, "no difference seen")])
 def test_padding_is_advised_only_beyond_the_intervals(padded_s, verdict):
     points = [

@@ -74,6 +74,19 @@ def test_a_ceiling_that_is_beaten_by_much_makes_the_point_implausible():
     assert [f.code for f in found.findings] == ["above_ceiling"]
 
 
+def test_a_ceiling_that_was_taken_on_a_busy_machine_is_too_low_and_not_the_point():
+    # others used 43 % while it was measured, so up to 1.25 / (1 - 0.43) = 2.19 of it can be its own fault
+    (ceiling, *rest) = machine().ceilings
+    busy = dataclasses.replace(
+        machine(), ceilings=(dataclasses.replace(ceiling, conditions={"foreign_load_ratio": 0.43}), *rest)
+    )
+    found = judged(point(0.01 / 1.3, ceilings=busy))
+    assert found.verdict is PointVerdict.NORMAL
+    assert [f.code for f in found.findings] == ["ceiling_too_low"]
+    assert "others used 43 % of the processors while it was measured" in found.reason
+    assert judged(point(0.01 / 2.3, ceilings=busy)).verdict is PointVerdict.IMPLAUSIBLE
+
+
 def test_a_declared_ceiling_cannot_be_beaten_at_all():
     assert judged(point(0.01 / 1.1, ceilings=machine(Kind.DECLARED))).verdict is PointVerdict.IMPLAUSIBLE
 
@@ -179,6 +192,25 @@ def test_percentiles_of_few_samples_are_not_shown():
     assert "p95_ms" not in metrics_of(e, judged(e))
     many = dataclasses.replace(e, samples=dataclasses.replace(e.samples, seconds=(0.0105,) * 100))
     assert metrics_of(many, judged(many))["p99_ms"] == pytest.approx(10.5)
+
+
+def test_a_result_that_went_wrong_while_it_was_timed_is_caught():
+    def check(ratio):
+        return {"check": {"error_ratio": ratio, "against": "f64"}}
+
+    e = point(0.0105, prepared=check(0.1))
+    assert judged(dataclasses.replace(e, finished=check(0.2))).verdict is PointVerdict.NORMAL
+    wrong = dataclasses.replace(e, finished=check(3.0))
+    assert [f.code for f in audit(wrong)[1]] == ["wrong_result"]
+    assert "after the samples" in audit(wrong)[1][0].text
+    assert judged(wrong).verdict is PointVerdict.IMPLAUSIBLE
+    assert judged(dataclasses.replace(e, finished=check(None))).verdict is PointVerdict.IMPLAUSIBLE
+
+
+def test_a_program_without_arguments_is_refused_though_its_constants_are_small():
+    count = {"flop": 1e9, "parameters": 0, "constant_bytes": 0.0}
+    assert [f.code for f in audit(point(0.0105, prepared={"count": count}))[1]] == ["constant_inputs"]
+    assert audit(point(0.0105, prepared={"count": {**count, "parameters": 2}}))[1] == ()
 
 
 def test_every_sample_counts():

@@ -1,11 +1,12 @@
 """Which process of how many this is, by explicit flags or by what a launcher left in the environment.
 
-Looked at in this order: explicit flags, torchrun, Slurm, Open MPI, MPICH, jax.distributed. Nothing is imported and nobody is
-asked: the same environment always gives the same answer.
+Looked at in this order: explicit flags, torchrun, Slurm, Open MPI, MPICH, jax.distributed, SageMaker. Nothing is imported and
+nobody is asked: the same environment always gives the same answer.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ class Launch:
     """The place of this process in a job.
 
     Args:
-        launcher: `flags`, `torchrun`, `slurm`, `openmpi`, `mpich` or `jax`.
+        launcher: `flags`, `torchrun`, `slurm`, `openmpi`, `mpich`, `jax` or `sagemaker`.
         rank: From 0.
         world: Processes of the job.
         local_rank: Among the processes of this host; None where not told.
@@ -73,7 +74,7 @@ def detect_launch(
     env = os.environ if environ is None else environ
     found = _flags(coordinator, rank, world)
     if found is None:
-        for look in (_torchrun, _slurm, _openmpi, _mpich, _jax):
+        for look in (_torchrun, _slurm, _openmpi, _mpich, _jax, _sagemaker, _pmix):
             found = look(env, coordinator)
             if found is not None:
                 break
@@ -189,16 +190,58 @@ def _mpich(env: Mapping[str, str], coordinator: str | None) -> Launch | None:
 
 
 def _jax(env: Mapping[str, str], coordinator: str | None) -> Launch | None:
-    """The address is jax's own variable; the numbers are those that its users pass to `initialize`, and Cloud TPU's."""
-    hosts = [h for h in env.get("TPU_WORKER_HOSTNAMES", "").split(",") if h]
+    """The address is jax's own variable; the numbers are those that its users pass to `initialize`, and Cloud TPU's.
+
+    Over several slices each has workers of its own: they count on, slice by slice, as they do for `jax.distributed`.
+    """
+    listed = env.get("TPU_WORKER_HOSTNAMES") or env.get("TPU_PROCESS_ADDRESSES", "")
+    hosts = [h.strip() for h in listed.split(",") if h.strip()]
     if "JAX_COORDINATOR_ADDRESS" in env and "JAX_PROCESS_ID" in env and "JAX_NUM_PROCESSES" in env:
         host, port = host_port(coordinator or env["JAX_COORDINATOR_ADDRESS"])
         port += 0 if coordinator else OWN_PORT_OFFSET
         return _made("jax", env, "JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "", "", host, port, "jax")
-    if len(hosts) > 1 and "TPU_WORKER_ID" in env:
-        host, port = host_port(coordinator) if coordinator else (hosts[0], _port_of(0))
-        return _made("jax", {**env, "_N": str(len(hosts))}, "TPU_WORKER_ID", "_N", "", "", host, port, "tpu")
+    slices = _number(env, "MEGASCALE_NUM_SLICES") if env.get("MEGASCALE_NUM_SLICES") else 1
+    if len(hosts) * slices > 1 and "TPU_WORKER_ID" in env:
+        first = (env.get("MEGASCALE_COORDINATOR_ADDRESS") if slices > 1 else "") or hosts[0]
+        host, port = host_port(coordinator) if coordinator else (_without_port(first), _port_of(0))
+        place = _number(env, "TPU_WORKER_ID") + (len(hosts) * _number(env, "MEGASCALE_SLICE_ID") if slices > 1 else 0)
+        told = {**env, "_N": str(len(hosts) * slices), "_R": str(place)}
+        return _made("jax", told, "_R", "_N", "", "", host, port, "tpu")
     return None
+
+
+def _sagemaker(env: Mapping[str, str], coordinator: str | None) -> Launch | None:
+    """A container for each host, one process each; where it starts torchrun or mpirun, theirs are looked at before."""
+    if "SM_HOSTS" not in env or "SM_CURRENT_HOST" not in env:
+        return None
+    try:
+        hosts = sorted(str(h) for h in json.loads(env["SM_HOSTS"]))
+        rank = hosts.index(env["SM_CURRENT_HOST"])
+    except (ValueError, TypeError):
+        text = f"SM_HOSTS is {env['SM_HOSTS'][:80]!r} and SM_CURRENT_HOST {env['SM_CURRENT_HOST'][:40]!r}, which is none of it"
+        raise UsageError(text, hint="give --coordinator, --rank and --world") from None
+    host, port = host_port(coordinator) if coordinator else (hosts[0], _port_of(0))
+    told = {**env, "_R": str(rank), "_N": str(len(hosts))}
+    return _made("sagemaker", told, "_R", "_N", "", "", host, port, env.get("TRAINING_JOB_NAME", "sagemaker"))
+
+
+def _pmix(env: Mapping[str, str], _coordinator: str | None) -> Launch | None:
+    """PMIx alone says which rank this is, but not of how many; that each measures for itself must not happen unsaid."""
+    if "PMIX_RANK" not in env:
+        return None
+    text = f"this launcher says that this is rank {env['PMIX_RANK']} (PMIX_RANK), but not of how many"
+    raise UsageError(text, hint='--coordinator HOST_OF_RANK_0:29600 --rank "$PMIX_RANK" --world N')
+
+
+def _without_port(address: str) -> str:
+    """Return the host of `host`, `host:port` or an IPv6 address in brackets.
+
+    >>> _without_port("t1v-0:8471"), _without_port("t1v-0"), _without_port("[fe80::1]:8471"), _without_port("fe80::1")
+    ('t1v-0', 't1v-0', 'fe80::1', 'fe80::1')
+    """
+    if address.startswith("["):
+        return address[1:].partition("]")[0]
+    return address.partition(":")[0] if address.count(":") == 1 else address
 
 
 def _made(

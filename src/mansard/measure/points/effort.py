@@ -50,7 +50,7 @@ EFFORTS = {
 }  # fmt: skip
 
 SPREAD_EVERY_S = 10.0  # one process of each point in so much of the time that they are spread over
-SPREAD_LEAST = 11  # processes: the bootstrap of the median of fewer is too narrow (docs/measuring.md)
+SPREAD_LEAST = 15  # processes: the interval of fewer is wide or too narrow (docs/measuring.md)
 SPREAD_MOST = 61
 
 
@@ -68,7 +68,7 @@ def spread(effort: Effort, spread_s: float) -> Effort:
     >>> e.processes, e.rounds, e.budget_s, e.target_ratio
     (30, 1, 2.0, 0.0)
     >>> spread(EFFORTS["quick"], 60.0).processes
-    11
+    15
     """
     processes = min(SPREAD_MOST, max(SPREAD_LEAST, effort.processes, math.ceil(spread_s / SPREAD_EVERY_S)))
     return replace(

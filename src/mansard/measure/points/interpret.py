@@ -22,16 +22,23 @@ def can_be_interpreted(point: Point, benchmark: Benchmark, waived: Waived) -> bo
     )
 
 
-def interpreted(points: Sequence[tuple[Point, Waived]], start: Callable[[], Worker]) -> Iterator[Result]:
+def interpreted(
+    points: Sequence[tuple[Point, Waived]], start: Callable[[], Worker], spent: Callable[[], bool] = lambda: False
+) -> Iterator[Result]:
     """Yield the result of each point: waived and checked, or failed where its kernel is wrong.
 
     Args:
         points: Points with why they cannot be timed.
         start: Starts the worker that checks them; it is called when there is anything to check, and again after a
             check took the process down.
+        spent: Tells whether the budget of the run is over; what is left is then waived unchecked, and says so.
     """
     worker: Worker | None = None
     for point, waived in points:
+        if spent():
+            text = f"{waived.reason}; the budget ended before its result was checked (missing: {waived.missing})"
+            yield unmeasured(point, State.WAIVED, text)
+            continue
         try:
             worker = worker or start()
             answer = worker.ask(

@@ -223,7 +223,9 @@ class Runner:
                 self._set.restore(state)
                 ready.append(state)
         with contextlib.ExitStack() as stack:
-            for result in interpreted(elsewhere, lambda: stack.enter_context(self._opened(backend, flags))):
+            for result in interpreted(
+                elsewhere, lambda: stack.enter_context(self._opened(backend, flags)), self._spent
+            ):
                 self._keep(result)
         self._order.shuffle(ready)
         ready.sort(key=lambda s: -s.resumed)  # what an earlier run began is finished first
