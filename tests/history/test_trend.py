@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
+from datetime import date, timedelta
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from mansard.report.history_trend import plot, trend_document, trend_text
 
 def result(day: int, value: float, **environment: object) -> Record:
     document = {
-        "schema": "samples/1", "created": f"2026-01-{day + 1:02d}T00:00:00+00:00", "environment": environment,
+        "schema": "samples/1", "created": f"{date(2026, 1, 1) + timedelta(days=day)}T00:00:00+00:00", "environment": environment,
         "benchmarks": [{"name": "step", "metric": "step_time_s", "runs": [[value] * 5]}],
     }  # fmt: skip
     return read_bytes(json.dumps(document).encode(), source=f"{day}.json")
@@ -43,7 +45,7 @@ def test_a_step_is_found_where_it_is_with_what_changed_there() -> None:
     found = series(values, told)
     (change,) = found.changes
     assert found.model == "steps"
-    # 1 % of noise and 10 % of step: 11 x (0.01 / 0.095)^2 = 0.12 points, so the place is sure.
+    # 10 % of step are ten deviations of the noise: the place is sure.
     assert (change.index, change.first, change.last) == (17, 17, 17)
     assert change.ci95[0] < 1.10 < change.ci95[1]
     assert not change.better
@@ -63,7 +65,7 @@ def test_two_steps_and_an_improvement() -> None:
 
 def test_a_noisy_step_has_a_wide_place() -> None:
     values = 0.1 * noise(31, 5, 0.04)
-    values[15:] *= 1.12
+    values[15:] *= 1.16
     (change,) = series(values).changes
     assert change.first <= 15 <= change.last
     assert change.last > change.first
@@ -93,6 +95,45 @@ def test_noise_alone_is_steady() -> None:
     rng = np.random.default_rng(11)
     models = [series(0.1 * np.exp(rng.normal(0.0, 0.03, 20))).model for _ in range(40)]
     assert models.count("steady") >= 37  # at 2 % and a bit for drifts one of 40 is expected to be called
+
+
+def correlated(n: int, seed: int, phi: float, sigma: float = 0.02) -> np.ndarray:
+    """Noise in which a value keeps phi of the one before."""
+    new, out = np.random.default_rng(seed).normal(size=n + 50), np.zeros(n + 50)
+    for i in range(1, n + 50):
+        out[i] = phi * out[i - 1] + math.sqrt(1 - phi * phi) * new[i]
+    return np.exp(sigma * out[50:])
+
+
+def test_noise_whose_neighbours_resemble_each_other_has_no_steps() -> None:
+    # Where draws were taken for independent, most of these series were called at 60 results.
+    models = [series(0.1 * correlated(60, seed, 0.8)).model for seed in range(12)]
+    assert models.count("steady") >= 11
+
+
+def test_a_step_in_correlated_noise_is_found_and_its_correlation_told() -> None:
+    values = 0.1 * correlated(40, 3, 0.6)
+    values[22:] *= 1.15
+    found = series(values)
+    assert [(c.index, c.better) for c in found.changes] == [(22, False)]
+    assert found.correlation > 0.0
+    assert "neighbours share" in trend_text([series(0.1 * correlated(40, 3, 0.6))], "x")
+
+
+def test_a_refused_result_is_shown_and_moves_nothing() -> None:
+    records = [result(i, 0.1 + 1e-4 * (i % 3)) for i in range(8)]
+    flawed = [replace(m, flaw="beyond the ceiling") for m in result(8, 0.001).measurements]
+    records.append(replace(result(8, 0.001), measurements=tuple(flawed)))
+    records.append(result(9, -1.0))
+    (found,) = trends([(r.created, r) for r in records])
+    assert (found.model, len(found.points)) == ("steady", 8)
+    assert [(r.source, r.why[:10]) for r in found.refused] == [("8.json", "beyond the"), ("9.json", "a sample o")]
+    assert "refused, counts for nothing: 2026-01-09T00:00:00 1.00 ms: beyond the ceiling" in trend_text([found], "x")
+    assert trend_document([found], "x")["series"][0]["refused"][0]["why"] == "beyond the ceiling"
+    # One of which nothing is left is shown too.
+    (only,) = trends([(r.created, r) for r in records[8:9]])
+    assert (only.model, only.points, len(only.refused)) == ("too_short", (), 1)
+    assert "beyond the ceiling" in trend_text([only], "x")
 
 
 def test_few_points_and_other_machines_are_no_series() -> None:

@@ -24,7 +24,7 @@ from mansard.measure.points.process import OrderFailedError, Worker, WorkerLostE
 from mansard.measure.points.registry import benchmark_named
 from mansard.measure.points.result import Point, parameters_of
 
-TURN_S = 2e-3  # a turn has as many samples as this takes
+TURN_S = 3e-3  # a turn has as many samples as this takes: of three the middle one is free of one interruption
 MOST_IN_TURN = 20
 WARMUP_S = 0.3
 LEAST_ROUNDS = 4
@@ -44,7 +44,7 @@ class Budget:
     """
 
     pairs: int = 5
-    rounds: int = 40
+    rounds: int = 60
     point_s: float = 10.0
     limit_s: float = 120.0
 
@@ -188,7 +188,8 @@ def _point(item: Paired, workers: tuple[Orders, Orders], where: Where, budget: B
 
         def turn(side: int) -> float:
             seconds = _ask(item, side, workers, "window", budget, key=key, limits=limits)["seconds"]
-            return sorted(float(s) for s in seconds)[len(seconds) // 2]
+            # Of an even number the lower middle: of two samples the upper is the one that was interrupted.
+            return sorted(float(s) for s in seconds)[(len(seconds) - 1) // 2]
 
         end = time.monotonic() + budget.point_s / budget.pairs
         a, b, first = in_turn(

@@ -128,6 +128,17 @@ def rules_of(content: Any, where: str = "rules") -> Rules:
     return Rules(rules=tuple(_rule(r, f"{where}: rule {i + 1}") for i, r in enumerate(rows)), limits=limits)
 
 
+def _shown(value: Any) -> str:
+    """Return a value as it stands in a rule file.
+
+    >>> _shown(["80 ms", "120 ms"]), _shown(None), _shown(0.6)
+    ('[80 ms, 120 ms]', 'nothing', '0.6')
+    """
+    if isinstance(value, list):
+        return f"[{', '.join(_shown(v) for v in value)}]"
+    return "nothing" if value is None else str(value)
+
+
 def _keys(mapping: Mapping[Any, Any], known: tuple[str, ...], where: str) -> None:
     for key in mapping:
         if key not in known:
@@ -156,7 +167,9 @@ def _limits(d: Any, where: str) -> Limits:
     for key in ("allow", "require"):
         names = d.get(key) or []
         if not isinstance(names, list) or any(n not in COMPONENTS for n in names):
-            raise UsageError(f"{where}: {key} is {names!r}, expected a list of components", hint=", ".join(COMPONENTS))
+            raise UsageError(
+                f"{where}: {key} is {_shown(names)}, expected a list of components", hint=", ".join(COMPONENTS)
+            )
         kept[key] = tuple(names)
     try:
         return Limits(**kept)
@@ -206,11 +219,13 @@ def _rule(d: Any, where: str) -> Rule:
     condition, value = said[0], d[said[0]]
     # A key without its value is a limit that somebody forgot; it would pass everything.
     if value is None or (isinstance(value, list) and None in value):
-        raise UsageError(f"{where}: {condition} is {value!r}, expected a limit", hint=f"{condition}: 25 ms, or a share")
+        raise UsageError(
+            f"{where}: {condition} is {_shown(value)}, expected a limit", hint=f"{condition}: 25 ms, or a share"
+        )
     required = d.get("required", True)
     if not isinstance(required, bool):
         raise UsageError(f"{where}: required is {required!r}, expected true or false")
-    name = str(d.get("name") or f"{metric} {condition} {value}")
+    name = str(d.get("name") or f"{metric} {condition} {_shown(value)}")
     floor = _seconds(d["floor"], f"{where}: floor") if "floor" in d else None
     common: dict[str, Any] = {
         "name": name,
@@ -223,7 +238,7 @@ def _rule(d: Any, where: str) -> Rule:
         return Rule(regression_ratio=ratio_of(value, f"{where}: max_regression"), **common)
     if condition == "between":
         if not isinstance(value, list) or len(value) != 2:
-            raise UsageError(f"{where}: between is {value!r}, expected two limits", hint="between: [0.6, 1.0]")
+            raise UsageError(f"{where}: between is {_shown(value)}, expected two limits", hint="between: [0.6, 1.0]")
         rule = Rule(low=value[0], high=value[1], **common)
     else:
         rule = Rule(

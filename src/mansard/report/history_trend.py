@@ -28,7 +28,7 @@ def trend_document(found: Sequence[Series], source: str) -> dict[str, Any]:
         {
             "name": s.name, "metric": s.metric, "unit": s.unit, "conditions": s.conditions, "model": s.model,
             "points": [{"when": p.when, "source": p.source, "value": p.value, "outlier": p.outlier} for p in s.points],
-            "noise_ratio": s.noise_ratio, "smallest_ratio": s.smallest_ratio, "drift": s.drift,
+            "noise_ratio": s.noise_ratio, "correlation": s.correlation, "smallest_ratio": s.smallest_ratio, "drift": s.drift, "refused": s.refused,
             "changes": [
                 {
                     "index": c.index, "first": c.first, "last": c.last, "when": s.points[c.index].when, "ratio": c.ratio, "ci95": c.ci95,
@@ -52,7 +52,8 @@ def trend_text(found: Sequence[Series], source: str) -> str:
     for s in sorted(found, key=lambda s: order.index(s.model)):
         values = [p.value for p in s.points]
         lines.append(f"{clean(s.name)}: {_headline(s)}")
-        lines.append(f"  {plot(values)}  {amount(min(values), s.unit)} to {amount(max(values), s.unit)}")
+        if values:
+            lines.append(f"  {plot(values)}  {amount(min(values), s.unit)} to {amount(max(values), s.unit)}")
         under = _under(s)
         if under.strip():
             lines.append(f"  {under}")
@@ -63,6 +64,12 @@ def trend_text(found: Sequence[Series], source: str) -> str:
             lines.append(
                 f"  outliers, which move no level: {', '.join(f'{p.when[:19]} {amount(p.value, s.unit)}' for p in far[:5])}"
             )
+        lines += [
+            f"  refused, counts for nothing: {r.when[:19]} {amount(r.value, s.unit)}: {clean(r.why)}"
+            for r in s.refused[:5]
+        ]
+        if len(s.refused) > 5:
+            lines.append(f"  and {len(s.refused) - 5} more that were refused")
     return "\n".join(lines) + "\n"
 
 
@@ -101,6 +108,8 @@ def _headline(s: Series) -> str:
     if s.model == "too_short":
         return f"{count}, too few to tell a level"
     noise = f"noise {100 * s.noise_ratio:.2g} %"
+    if s.correlation > 0.0:
+        noise += f", of which neighbours share {s.correlation:.2g}"
     if s.drift is not None:
         d = s.drift
         low, high = (100.0 * (x - 1.0) for x in d.ci95)
