@@ -6,6 +6,7 @@ import sqlite3
 
 import pytest
 
+from mansard.core.errors import InputError
 from mansard.core.unknown import Unknown
 from mansard.report.trace_metrics import metrics_document, metrics_lines
 from mansard.trace.open import open_trace
@@ -83,3 +84,32 @@ def test_a_doubled_table_and_other_work_are_said(export):
     texts = {f.code: f.text for f in t.findings}
     assert "CUPTI_ACTIVITY_KIND_KERNEL_V3" in texts["several_tables"]
     assert "VULKAN_WORKLOAD (1 rows)" in texts["other_gpu_work"]
+
+
+@pytest.mark.parametrize(("listed", "sums"), [(1, [150]), (2, [])])
+def test_kernels_without_a_device_column(export, listed, sums):
+    path, db = export
+    db.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL DROP COLUMN deviceId")
+    db.execute("DELETE FROM TARGET_INFO_GPU WHERE id >= ?", (listed,))
+    db.commit()
+    t = open_trace(path)
+    k = t.of(Kind.KERNEL)
+    assert [int(k.duration_ns[k.device == d].sum()) for d in t.used_devices] == sums
+    # of one listed GPU they can only be that one's; of two, nobody knows, and that is damage
+    assert t.incomplete == (listed == 2)
+
+
+def test_a_view_is_read_like_a_table(export):
+    path, db = export
+    db.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME TO other")
+    db.execute("CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS SELECT * FROM other")
+    db.commit()
+    assert open_trace(path).of(Kind.KERNEL).duration_ns.sum() == 150
+
+
+def test_a_rocpd_database_is_named(tmp_path):
+    path = tmp_path / "r.db"
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE rocpd_string_1 (id INTEGER, string TEXT)")
+    with pytest.raises(InputError, match="rocpd"):
+        open_trace(path)

@@ -110,6 +110,13 @@ def _check_is_nsys(file: NsysFile) -> None:
             hint="open the .sqlite that nsys export makes from the .nsys-rep or .qdrep",
             code="dlprof_database",
         )
+    if any(n.startswith("rocpd_") for n in names):
+        raise InputError(
+            f"{file.path} is a rocpd database of rocprofv3 (the default output from ROCm 7.0 on), which is not read here",
+            hint=f"rocpd convert -i {file.path.name} --output-format csv, then open the kernel_trace.csv it writes; or record "
+            "with rocprofv3 --output-format json",
+            code="rocpd_database",
+        )
     raise InputError(
         f"{file.path} is an SQLite database, but none of Nsight Systems: it has no StringIds; its tables are {shown}",
         hint="open the .sqlite that nsys export makes",
@@ -147,7 +154,9 @@ class _Reader:
             self._put(tables, Kind.ANNOTATION, found[0] if found else None)
             if found is None:
                 self.absent[Kind.ANNOTATION] = (
-                    "the export has no NVTX_EVENTS table: the program marked no ranges, or NVTX was not traced"
+                    "the NVTX_EVENTS table lacks columns"
+                    if self.file.table("NVTX_EVENTS")
+                    else "the export has no NVTX_EVENTS table: the program marked no ranges, or NVTX was not traced"
                 )
         if self._wants(Kind.OVERHEAD):
             self._put(tables, Kind.OVERHEAD, self._overhead())
@@ -358,7 +367,7 @@ class _Reader:
     ) -> npt.NDArray[np.int32] | int:
         """Return the device of each row from its process and the ordinal that process gives it."""
         if "deviceId" not in arrays:
-            return NONE
+            return self._only_device(arrays["start"].size)
         ordinal = arrays.pop("deviceId").astype(np.int64)
         if not ordinal.size:
             return NONE
@@ -374,6 +383,21 @@ class _Reader:
         if len(distinct) == 1:
             return indices[distinct[0]]
         return _recoded(joint, indices)
+
+    def _only_device(self, count: int) -> int:
+        """Return the device of rows that do not name theirs: the only one of the file, else none, which is said."""
+        known = len(self.devices.listed)
+        if count and (known == 1 or (not known and len(self.process_ids) <= 1)):
+            if not any(f.code == "no_device_column" for f in self.findings):
+                text = "the export does not say on which device kernels ran; they are taken to be of one"
+                self.findings.append(Finding(code="no_device_column", text=text))
+            return self.devices.index(-1, 0)
+        if count:
+            text = (
+                f"{count} kernels, copies or waits do not name their device and belong to none of the figures by device"
+            )
+            self.damage.append(Damage(code="no_device", text=text, count=count, incomplete=True))
+        return NONE
 
     def _labels(self, kind: Kind, arrays: dict[str, npt.NDArray[Any]], label: str) -> npt.NDArray[np.int32] | int:
         count = arrays["start"].size

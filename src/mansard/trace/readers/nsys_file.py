@@ -151,14 +151,14 @@ class NsysFile:
     def _read_schema(self) -> dict[str, dict[str, Any]]:
         """Return for each table its columns in order, its root page and whether it is plain."""
         found: dict[str, dict[str, Any]] = {}
-        query = "SELECT name, rootpage, sql FROM sqlite_master WHERE type = 'table'"
-        for name, root, sql in self._db.execute(query).fetchall():
+        query = "SELECT name, rootpage, sql, type FROM sqlite_master WHERE type IN ('table', 'view')"
+        for name, root, sql, kind in self._db.execute(query).fetchall():
             try:
                 info = self._db.execute(f'PRAGMA table_xinfo("{name}")').fetchall()
             except (sqlite3.Error, UnicodeDecodeError) as error:
                 self._note(str(name), error)
                 continue
-            plain = "without rowid" not in (sql or "").lower() and all(row[6] == 0 for row in info)
+            plain = kind == "table" and "without rowid" not in (sql or "").lower() and all(row[6] == 0 for row in info)
             keys = [row for row in info if row[5]]
             alias = keys[0][0] if len(keys) == 1 and str(keys[0][2]).upper() == "INTEGER" else None
             defaults = any(row[4] is not None for row in info)
@@ -200,9 +200,10 @@ class NsysFile:
         return column in self.tables[table]["columns"]
 
     def last_rowid(self, table: str) -> int:
-        """Return the largest rowid, an upper bound of the number of rows that costs nothing to find."""
+        """Return the largest rowid, an upper bound of the number of rows that costs nothing to find; of a view, the rows."""
+        counted = "max(rowid)" if self.tables[table]["root"] else "count(*)"
         try:
-            row = self._db.execute(f'SELECT max(rowid) FROM "{table}"').fetchone()
+            row = self._db.execute(f'SELECT {counted} FROM "{table}"').fetchone()
         except sqlite3.Error:
             return 0
         return int(row[0] or 0)
