@@ -226,3 +226,22 @@ def test_wrong_usage(more, says):
     with pytest.raises(UsageError) as caught:
         run(*ARGS, *more)
     assert says in f"{caught.value.message} {caught.value.hint}"
+
+
+def test_the_best_division_of_many_devices_is_found_without_trying_each():
+    from mansard.plan.disaggregate import _crossing
+
+    for devices in (3, 8, 17, 64, 399):
+        for p, d in (((1, 3.0), (2, 1.7)), ((4, 11.0), (1, 0.3)), ((2, 5.0), (8, 40.0)), ((8, 2.0), (8, 2.0))):
+            every = [(x, (devices - x * p[0]) // d[0]) for x in range(1, devices // p[0] + 1)]
+            best = max((min(x * p[1], y * d[1]) for x, y in every), default=0.0)
+            found = max((min(x * p[1], y * d[1]) for x, y in _crossing(devices, p, d) if x > 0 and y > 0), default=0.0)
+            assert found == best
+
+
+def test_a_server_that_is_busy_but_for_rounding_is_never_idle():
+    from mansard.plan.queueing import mean_wait_s
+
+    assert mean_wait_s(rate_per_s=3.0, service_s=1.0 / 3.0 - 1e-17) == float("inf")
+    # Busy 0.9 of the time: 0.9 x 1 s / (2 x 0.1) = 4.5 s.
+    assert mean_wait_s(rate_per_s=0.9, service_s=1.0) == pytest.approx(4.5)

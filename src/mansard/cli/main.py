@@ -126,7 +126,8 @@ def _refused(error: click.ClickException, args: list[str]) -> int:
     except click.ClickException:  # of a line that cannot be read
         as_json = False
     if not as_json:
-        error.show()
+        with contextlib.suppress(OSError):  # nobody can be told
+            error.show()
         return error.exit_code
     hint = f"{context.command_path} --help" if context is not None else ""
     with contextlib.suppress(BrokenPipeError):
@@ -161,9 +162,10 @@ def _explained(error: Exception, args: list[str]) -> int:
         with contextlib.suppress(BrokenPipeError):
             click.echo(json.dumps(error.to_dict()))
     else:
-        click.echo(f"mansard: {error.message}", err=True)
-        if error.hint:
-            click.echo(f"  hint: {error.hint}", err=True)
+        with contextlib.suppress(OSError):  # nobody can be told
+            click.echo(f"mansard: {error.message}", err=True)
+            if error.hint:
+                click.echo(f"  hint: {error.hint}", err=True)
     return error.exit_code
 
 

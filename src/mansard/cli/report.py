@@ -90,6 +90,8 @@ def command(
 def _stdin() -> str:
     from mansard.core.errors import InputError
 
+    if sys.stdin is None:
+        raise InputError("stdin is closed, and - reads from it", hint="name the files")
     try:
         return sys.stdin.read()
     except UnicodeDecodeError as error:

@@ -81,7 +81,8 @@ def parse_quantity(text: str, dimension: str) -> float:
             )
     parsed = _UNIT.match(unit)
     if parsed is None:
-        raise UsageError(f"unknown unit {unit!r} in {text!r}", hint=f"write it like {_example(dimension)}")
+        what = f"unknown unit {unit!r} in {text!r}" if unit else f"{text!r} has no unit, expected {_words(dimension)}"
+        raise UsageError(what, hint=f"write it like {_example(dimension)}")
     prefix, base = parsed.group("prefix"), parsed.group("base")
     got, factor, binary, small = _BASES[base]
     if got != dimension:

@@ -212,7 +212,7 @@ def _splits(p: Prefiller, d: Decoder, job: Job, rate: float | None, devices: int
     if rate is not None:
         counts = [(math.ceil(rate / prefill - 1e-9), math.ceil(rate / decode - 1e-9))]
     elif devices is not None:
-        counts = [(x, (devices - x * size_p) // size_d) for x in range(1, devices // size_p + 1)]
+        counts = _crossing(devices, (size_p, prefill), (size_d, decode))
     else:
         counts = [(x, y) for x in range(1, RATIO_MOST + 1) for y in range(1, RATIO_MOST + 1) if math.gcd(x, y) == 1]
     best: Split | None = None
@@ -228,6 +228,29 @@ def _splits(p: Prefiller, d: Decoder, job: Job, rate: float | None, devices: int
         if best is None or split.goodput > best.goodput * (1.0 + 1e-9):
             best = split
     return [] if best is None else [best]
+
+
+def _crossing(devices: int, prefill: tuple[int, float], decode: tuple[int, float]) -> list[tuple[int, int]]:
+    """Return the two counts among which the best is: prompts read grow with prefill workers, tokens made by the rest fall.
+
+    Args:
+        devices: Devices there are.
+        prefill, decode: Devices of one worker of each kind, and requests that it serves [1/s].
+
+    Two devices a worker, 10 requests/s against 5: of 12 devices, two read and four answer.
+
+    >>> _crossing(12, (2, 10.0), (2, 5.0))[0]
+    (2, 4)
+    """
+
+    def rest(x: int) -> int:
+        return (devices - x * prefill[0]) // decode[0]
+
+    low, high = 0, devices // prefill[0]  # the most prefill workers that the others keep up with
+    while low < high:
+        x = (low + high + 1) // 2
+        low, high = (x, high) if x * prefill[1] <= rest(x) * decode[1] else (low, x - 1)
+    return [(x, rest(x)) for x in (low, low + 1)]
 
 
 def _best(splits: Sequence[Split], rate: float | None, keep: int, kv_bytes: float) -> tuple[Split, ...]:

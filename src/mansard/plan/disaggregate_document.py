@@ -13,6 +13,11 @@ from mansard.plan.disaggregate import PAYS, Comparison, Split, Together
 from mansard.plan.workers import Job
 from mansard.workload.parallel import Plan
 
+_LOCKSTEP = (
+    "each data-parallel rank of a prefill worker has a queue of its own, its share of the requests; ranks that share experts "
+    "begin their passes together, which can add up to one pass to the TTFT",
+)
+
 
 def disaggregate_document(
     environment: dict[str, Any], found: Comparison, job: Job, *, rate_per_s: float | None, devices: int | None,
@@ -64,7 +69,9 @@ def disaggregate_document(
             *notes,
             "passes at their bounds, divided by the shares reached: goodput is a ceiling where the shares are 1",
             "means, not percentiles: arrivals at random, prompts and answers of equal length",
-            "a prefill worker reads one prompt at a time; its cache is sent when it is read, not layer by layer",
+            "a prefill worker reads one prompt at a time on each data-parallel rank; its cache is sent when it is read, not "
+            "layer by layer",
+            *(_LOCKSTEP if any(s.prefiller.plan.dp > 1 for s in found.splits) else ()),
             "memory holds every sequence at its full length; steps see the mean context",
             "no pipeline stages in a worker; messages within one at the speed of the link within a node",
         ],

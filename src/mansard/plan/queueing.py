@@ -6,6 +6,8 @@ import math
 
 from mansard.core.errors import UsageError
 
+_ROUNDING = 1e-9  # a server that is busy all the time, but for the last digit of a division, is busy all the time
+
 
 def mean_wait_s(*, rate_per_s: float, service_s: float) -> float:
     """Return the mean time a request waits for others before it is served.
@@ -24,11 +26,13 @@ def mean_wait_s(*, rate_per_s: float, service_s: float) -> float:
 
     >>> mean_wait_s(rate_per_s=2.5, service_s=0.2)
     0.1
+    >>> mean_wait_s(rate_per_s=10.0 - 1e-14, service_s=0.1)
+    inf
     """
     if rate_per_s < 0.0 or service_s <= 0.0:
         raise UsageError(f"{rate_per_s} requests per second of {service_s} s each make no queue")
     busy = rate_per_s * service_s
-    return math.inf if busy >= 1.0 else busy * service_s / (2.0 * (1.0 - busy))
+    return math.inf if busy >= 1.0 - _ROUNDING else busy * service_s / (2.0 * (1.0 - busy))
 
 
 def most_rate_per_s(*, service_s: float, limit_s: float | None) -> float:

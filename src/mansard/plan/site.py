@@ -12,6 +12,9 @@ from mansard.hardware.catalogue import entries, load
 from mansard.predict.bound import Machine
 from mansard.predict.machines import load_machine
 
+#: No plan is asked for more devices, requests per second or ranks.
+DEVICES_MOST = 10_000_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:

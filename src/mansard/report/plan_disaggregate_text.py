@@ -30,19 +30,22 @@ def _table(document: Mapping[str, Any]) -> list[str]:
     rows = document["candidates"]
     if not rows:
         return []
-    lines = [
-        f"  {'split':<9}{'workers':<18}{'batch':>6}{'n':>5}{'TTFT':>9}{'TPOT':>9}{'req/s':>7}{'per dev':>8}{'$/Mtok':>7}"
-    ]
+    body = [("  split", "workers", "batch", "n", "TTFT", "TPOT", "req/s", "per dev", "$/Mtok")]
     for i, r in enumerate(rows):
         split = r["kind"] == "disaggregated"
         workers = f"{_plan(r['prefill']['plan'])} + {_plan(r['decode']['plan'])}" if split else _plan(r["plan"])
         batch = r["decode"]["batch"] if split else r["batch"]
         name = r["name"] if split else f"{r['name']} both"
-        lines.append(
-            f"{'*' if i == document['best'] else ' '} {name:<9}{workers:<18}{batch:>6}{r['devices']:>5}"
-            f"{shown(r['ttft_s'], format_s):>9}{format_s(r['tpot_s']):>9}{_rate(r['rate_per_s']):>7}"
-            f"{_rate(r['goodput_per_device']):>8}{shown(r['cost'], _rate):>7}"
-        )
+        body.append((
+            f"{'*' if i == document['best'] else ' '} {name}", workers, str(batch), f"{r['devices']}",
+            shown(r["ttft_s"], format_s), format_s(r["tpot_s"]), _rate(r["rate_per_s"]), _rate(r["goodput_per_device"]),
+            shown(r["cost"], _rate),
+        ))  # fmt: skip
+    widths = [max(least, *(len(row[c]) for row in body)) for c, least in enumerate((10, 17, 5, 4, 8, 8, 6, 7, 6))]
+    lines = [
+        " ".join(cell.ljust(w) if c < 2 else cell.rjust(w) for c, (cell, w) in enumerate(zip(row, widths, strict=True)))
+        for row in body
+    ]
     lines.append("  workers: prefill + decode; both: engines that read and decode")
     return lines
 

@@ -52,7 +52,7 @@ def command(model: str, **options: Any) -> int:
     from mansard.core.outputs import may_write
     from mansard.plan.disaggregate import compare
     from mansard.plan.disaggregate_document import disaggregate_document
-    from mansard.plan.site import site_of
+    from mansard.plan.site import DEVICES_MOST, site_of
     from mansard.plan.size import TP_MOST
     from mansard.plan.workers import Job
     from mansard.report.plan_disaggregate_text import disaggregate_text
@@ -62,6 +62,8 @@ def command(model: str, **options: Any) -> int:
     for name in ("rate", "devices", "worker_most"):
         if options[name] is not None and not options[name] > 0:
             raise UsageError(f"--{name.replace('_', '-')} is {options[name]}, expected a positive number")
+        if options[name] is not None and options[name] > DEVICES_MOST:
+            raise UsageError(f"--{name.replace('_', '-')} is {options[name]:g}, expected at most {DEVICES_MOST:,}")
     site = site_of(options["on"], usd_per_hour=options["usd_per_hour"])
     rate, source = _kv_rate(options, site)
     job = Job(

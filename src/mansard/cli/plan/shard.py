@@ -189,9 +189,12 @@ def _where(options: Mapping[str, Any]) -> tuple[Where, dict[int, str]]:
 def _shape(devices: int, node: Any) -> str:
     """Whole nodes of a product behind a network; one node where it is large enough."""
     from mansard.core.errors import UsageError
+    from mansard.plan.site import DEVICES_MOST
 
     if devices < 1:
         raise UsageError(f"devices is {devices}, expected a positive number")
+    if devices > DEVICES_MOST:
+        raise UsageError(f"devices is {devices}, expected at most {DEVICES_MOST:,}")
     if not isinstance(node, int) or devices <= node:
         return str(devices)
     if devices % node:

@@ -53,7 +53,8 @@ def memory_of(grid: TrainingGrid, rows: Rows) -> dict[str, Array]:
     """Return what the fullest device of each plan holds, by `HELD` [B].
 
     The first stage holds the token table and micro-batches in flight, the last one the head and the logits. Sharded weights
-    are gathered for two layers at a time, and their gradients for one.
+    are gathered for two layers at a time, and their gradients for one; or, where that is more, for the head with its gradient,
+    or the token table in the forward or its gradient in the backward pass, and the layer next to it.
 
     Source: Rajbhandari et al., ZeRO, arXiv:1910.02054, section 5; Korthikanti et al., arXiv:2205.05198, section 4 (micro-batches
         in flight of interleaved stages).
@@ -73,7 +74,10 @@ def memory_of(grid: TrainingGrid, rows: Rows) -> dict[str, Array]:
     shard_o = np.where(rows.zero >= 1, t["replicas"], 1.0), np.where(rows.zero >= 1, t["expert_replicas"], 1.0)
     layer_bytes = (held("dense_bytes") + held("expert_bytes")) / depth
     layer_params = (held("dense") + held("expert")) / depth
-    gathered = np.where(rows.zero == 3, np.minimum(2.0, t["middle"]) * layer_bytes + gradient * layer_params, 0.0)
+    inner = np.minimum(2.0, t["middle"]) * layer_bytes + gradient * layer_params
+    head_params = np.where(held("head") > 0.0, held("head"), held("table"))  # a tied head has the gradient of the table
+    head_whole = held("head_bytes") + gradient * head_params + layer_bytes
+    table_whole = np.maximum(held("table_bytes"), gradient * held("table")) + layer_bytes
     kept = np.where(rows.policy == 2, held("inputs"), held("kept")) / depth * t["micro"]
     working = np.where(rows.policy == 2, held("working"), 0.0) * t["micro"]
     flight = in_flight(t["pp"], t["chunks"], t["steps"])
@@ -91,6 +95,8 @@ def memory_of(grid: TrainingGrid, rows: Rows) -> dict[str, Array]:
         grads = gradient * (params[0] / shard_g[0] + params[1] / shard_g[1])
         states = state * (params[0] / shard_o[0] + params[1] / shard_o[1])
         acts = kept * layers * many + working + t["micro"] * (held("first") * table + held("last") * logits)
+        ends = np.maximum(head_whole * logits, table_whole * table)
+        gathered = np.where(rows.zero == 3, np.maximum(inner, ends), 0.0)
         stages.append((weights, gathered, grads, states, acts))
     totals = np.stack([sum(s, start=np.zeros(len(rows))) for s in stages])
     # A pipeline of one or two stages has no middle one.

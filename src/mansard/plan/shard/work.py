@@ -266,7 +266,7 @@ class Packed:
         demand_bytes, local_bytes: Traffic that is certain, and activations [B].
         count: Executions.
         place: Division and sum of each row, as an index into `(divisions, SUMS)`.
-        expert: Whether it is work of routed experts.
+        expert: Whether it is the work of routed experts, which the busiest rank has more of.
         divisions: How many.
     """
 
@@ -330,7 +330,7 @@ def pack(rows: Sequence[tuple[int, int, Kernel]], *, divisions: int, sums: int, 
         matrix=matrix, vector=vector, special=special, demand_bytes=demand, local_bytes=local,
         count=np.array([float(k.count) for _, _, k in rows])[:, None],
         place=np.array([d * sums + s for d, s, _ in rows], dtype=np.intp),
-        expert=np.array([k.area == "experts" for _, _, k in rows], dtype=np.bool_), divisions=divisions,
+        expert=np.array([k.routed for _, _, k in rows], dtype=np.bool_), divisions=divisions,
     )  # fmt: skip
 
 
