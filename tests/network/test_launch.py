@@ -30,6 +30,22 @@ JAX = {"JAX_COORDINATOR_ADDRESS": "10.0.0.2:1234", "JAX_NUM_PROCESSES": "2", "JA
 TPU = {"TPU_WORKER_ID": "2", "TPU_WORKER_HOSTNAMES": "t1k-w-0,t1k-w-1,t1k-w-2,t1k-w-3"}
 
 
+#: Worker 1 of slice 1, of two slices of two hosts each, as GKE's JobSet leaves it.
+TWO_SLICES = {
+    "TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "s1-0.s,s1-1.s", "MEGASCALE_NUM_SLICES": "2", "MEGASCALE_SLICE_ID": "1",
+    "MEGASCALE_COORDINATOR_ADDRESS": "s0-0.s:8080", "TPU_ACCELERATOR_TYPE": "v5p-16",
+}  # fmt: skip
+SAGEMAKER = {
+    "SM_HOSTS": '["algo-1", "algo-2"]', "SM_CURRENT_HOST": "algo-2", "SM_NUM_GPUS": "0", "SM_NETWORK_INTERFACE_NAME": "eth0",
+    "TRAINING_JOB_NAME": "probe-2026-11-30",
+}  # fmt: skip
+#: What a worker of Ray Train has besides its own RAY_ variables: torchrun's names.
+RAY_TRAIN = {
+    "RAY_JOB_ID": "01000000", "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "NODE_RANK": "1",
+    "MASTER_ADDR": "10.0.0.5", "MASTER_PORT": "41233",
+}  # fmt: skip
+
+
 def detected(env, **flags) -> Launch:
     found = detect_launch(environ=env, **flags)
     assert found is not None
@@ -86,6 +102,46 @@ def test_jax_and_cloud_tpu():
     assert (found.launcher, found.rank, found.world, found.host, found.port) == ("jax", 1, 2, "10.0.0.2", 1235)
     found = detected(TPU)
     assert (found.launcher, found.rank, found.world, found.host) == ("jax", 2, 4, "t1k-w-0")
+
+
+def test_slices_of_cloud_tpu_count_on():
+    found = detected(TWO_SLICES)
+    # 2 hosts a slice: worker 1 of slice 1 is 1 + 2 x 1 = 3 of 4; rank 0 is the coordinator, at a port of ours
+    assert (found.rank, found.world, found.host, found.port) == (3, 4, "s0-0.s", 61440)
+    assert detected({**TWO_SLICES, "MEGASCALE_SLICE_ID": "0"}).rank == 1
+    # one host a slice: the slices alone make a job
+    one = {**TWO_SLICES, "TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "s1-0.s"}
+    assert (detected(one).rank, detected(one).world) == (1, 2)
+    addresses = {"TPU_WORKER_ID": "1", "TPU_PROCESS_ADDRESSES": "t-0:8471,t-1:8471"}
+    assert (detected(addresses).rank, detected(addresses).world, detected(addresses).host) == (1, 2, "t-0")
+    with pytest.raises(UsageError, match="MEGASCALE_SLICE_ID"):
+        detect_launch(environ={k: v for k, v in TWO_SLICES.items() if k != "MEGASCALE_SLICE_ID"})
+
+
+def test_sagemaker_and_what_it_starts():
+    found = detected(SAGEMAKER)
+    assert (found.launcher, found.rank, found.world, found.host, found.port) == ("sagemaker", 1, 2, "algo-1", 61440)
+    assert found.job == "probe-2026-11-30"
+    assert detected({**SAGEMAKER, **TORCHRUN}).launcher == "torchrun"
+    assert detected({**SAGEMAKER, **OPENMPI4}).launcher == "openmpi"
+    assert detect_launch(environ={**SAGEMAKER, "SM_HOSTS": '["algo-2"]'}) is None
+    for hosts in ("algo-1,algo-2", '["algo-1"]', "7"):
+        with pytest.raises(UsageError, match="SM_HOSTS"):
+            detect_launch(environ={**SAGEMAKER, "SM_HOSTS": hosts})
+
+
+def test_ray_train_names_its_ranks_as_torchrun_does():
+    found = detected(RAY_TRAIN)
+    assert (found.launcher, found.rank, found.world, found.host, found.port) == ("torchrun", 1, 2, "10.0.0.5", 41234)
+
+
+def test_pmix_alone_does_not_say_how_many():
+    alone = {"PMIX_RANK": "1", "PMIX_NAMESPACE": "prte-node1-77@1"}
+    with pytest.raises(UsageError, match="PMIX_RANK"):
+        detect_launch(environ=alone)
+    assert detected({**alone, **OPENMPI5}).launcher == "openmpi"
+    assert detected({**alone, **SLURM}).launcher == "slurm"
+    assert detected(alone, coordinator="h:1", rank=1, world=2).launcher == "flags"
 
 
 def test_order_flags_then_torchrun_then_slurm_then_open_mpi_then_mpich_then_jax():

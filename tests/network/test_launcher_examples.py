@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from mansard.measure.launch import detect_launch
 from mansard.measure.points.session import exit_code
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "launchers"
@@ -63,3 +64,42 @@ def test_the_indexed_job_starts_as_many_ranks_as_it_says():
     assert host == f"{job['metadata']['name']}-0.{service['metadata']['name']}"
     assert job["spec"]["template"]["spec"]["subdomain"] == service["metadata"]["name"]
     assert int(port) == container["ports"][0]["containerPort"]
+
+
+def on_path(folder: Path, **programs: str) -> dict[str, str]:
+    """Return an environment in which these programs come first, and no launcher has left anything."""
+    for name, text in programs.items():
+        (folder / name).write_text("#!/usr/bin/env bash\n" + text)
+        (folder / name).chmod(0o755)
+    return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "HOME": str(folder)}
+
+
+def test_a_pod_gives_its_number_and_finds_pod_0(tmp_path):
+    _, job = YAML(typ="safe").load_all((FOLDER / "kubernetes.yaml").read_text())
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    env = on_path(tmp_path, python3='echo "$@"') | {"JOB_COMPLETION_INDEX": "3"}
+    done = subprocess.run(
+        [*container["command"], *container["args"]], env=env, capture_output=True, text=True, check=True
+    )
+    words = done.stdout.split()
+    assert words[:4] == ["-m", "mansard", "measure", "--json"]
+    told = {words[i].removeprefix("--"): words[i + 1] for i in range(4, len(words), 2)}
+    place = detect_launch(environ={}, coordinator=told["coordinator"], rank=int(told["rank"]), world=int(told["world"]))
+    assert place is not None
+    assert (place.rank, place.world, place.host) == (3, 4, "mansard-network-0.mansard-network")
+
+
+@pytest.mark.parametrize("workers", ["t-0,t-1", "a:0:t-0,b:1:t-1"], ids=["names", "triples"])
+def test_hosts_of_a_slice_know_their_place_from_the_metadata_server(tmp_path, workers):
+    env = on_path(
+        tmp_path,
+        gcloud='while [ "$1" != --command ]; do shift; done; exec bash -c "$2"',
+        curl=f'case "${{@: -1}}" in *agent-worker-number) printf 1;; *) printf "{workers}";; esac',
+        python3='echo "$TPU_WORKER_ID $TPU_WORKER_HOSTNAMES"',
+    )
+    words = [str(FOLDER / "tpu_slice.sh"), "name", "zone"]
+    said = subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout.split()
+    assert said == ["1", "t-0,t-1"]
+    place = detect_launch(environ=dict(zip(("TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES"), said, strict=True)))
+    assert place is not None
+    assert (place.rank, place.world, place.host) == (1, 2, "t-0")

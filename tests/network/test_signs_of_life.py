@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from mansard.core.errors import InputError
 from mansard.measure.launch import Launch
-from mansard.measure.links.follow import SilentError, is_stopped, lines_of
+from mansard.measure.links.follow import SilentError, follow, is_stopped, lines_of
 from mansard.measure.links.hub import LOOK_S, MAGIC, Awake, Hub
 
 
@@ -90,3 +91,11 @@ def test_a_rank_is_lost_by_its_silence_and_not_by_ours():
             told = hub.lost()
         assert told == "rank 1 of 2 on h is lost: no sign of life for 20 s"
     hub.end(1)
+
+
+def test_a_name_of_rank_0_that_nobody_knows_is_said():
+    launch = Launch(
+        launcher="slurm", rank=1, world=2, local_rank=None, local_world=None, host="no-such-node.invalid", port=61440, job="j"
+    )  # fmt: skip
+    with pytest.raises(InputError, match=r"the name no-such-node.invalid is not known here"):
+        follow(launch, limit_s=0.01)

@@ -93,12 +93,17 @@ def lines_of(connection: socket.socket, silent_s: float = SILENT_S) -> Iterator[
 def _join(launch: Launch, limit_s: float) -> tuple[socket.socket, Iterator[str]]:
     """Find rank 0 at one of its ports."""
     end = time.monotonic() + limit_s
+    unknown = ""
     hello = {"magic": MAGIC, "job": launch.job, "rank": launch.rank, "host": socket.gethostname(), "pid": os.getpid()}
     while time.monotonic() < end:
         for port in range(launch.port, min(launch.port + PORTS_TRIED, 65536)):
             try:
                 connection = socket.create_connection((launch.host, port), timeout=2.0)
+            except socket.gaierror as error:  # a name may come to be known, as that of a pod does
+                unknown = f"; the name {launch.host} is not known here: {error.strerror}"
+                break
             except OSError:
+                unknown = ""
                 continue
             lines = lines_of(connection)
             try:
@@ -117,8 +122,10 @@ def _join(launch: Launch, limit_s: float) -> tuple[socket.socket, Iterator[str]]
         time.sleep(RETRY_S)
     raise InputError(
         f"rank 0 of {launch.world} was not found at {launch.host}, ports {launch.port} to {launch.port + PORTS_TRIED - 1}, "
-        f"within {limit_s:.0f} s",
-        hint="start the same command on every rank; see that the ports are open",
+        f"within {limit_s:.0f} s{unknown}",
+        hint="give --coordinator ADDRESS:PORT"
+        if unknown
+        else "start the same command on every rank; see that the ports are open",
         code="rank_missing",
     )
 
