@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 
 from mansard.core import Bound, Grade, Implausible, Unknown
-from mansard.diagnose.records import Diagnosis, OperatorRow
+from mansard.diagnose.records import Diagnosis, Note, OperatorRow
 from mansard.report.terminal import render
 
 
@@ -61,7 +61,7 @@ def test_rows_and_others_and_total_add_up(sample) -> None:
     # 13 operators of 10 ms in a step of 200 ms: seven rows of 5.0 %, six others of 30.0 %, 65.0 % in all.
     rows = tuple(row(f"op{i:02d}", 0.010) for i in range(13))
     step = dataclasses.replace(sample.step, median_s=0.2)
-    text = render(dataclasses.replace(sample, operators=rows, step=step), width=80)
+    text = render(dataclasses.replace(sample, operators=rows, step=step, advice=(), findings=()), width=80)
     lines = text.splitlines()
     assert (
         len([n for n in lines if re.match(r"op\d\d .* 10\.0ms +5\.0% +1\.00G +2\.00M +500 compute +50% +5\.00ms", n)])
@@ -74,7 +74,8 @@ def test_rows_and_others_and_total_add_up(sample) -> None:
 
 
 def test_one_more_than_the_limit_is_shown_not_summed(sample) -> None:
-    text = render(dataclasses.replace(sample, operators=tuple(row(f"op{i:02d}", 0.01) for i in range(8))), width=80)
+    rows = tuple(row(f"op{i:02d}", 0.01) for i in range(8))
+    text = render(dataclasses.replace(sample, operators=rows, advice=(), findings=()), width=80)
     assert "op07" in text
     assert "others" not in text
 
@@ -104,7 +105,8 @@ def test_headline_says_why_a_figure_is_missing(sample) -> None:
 
 def test_the_story_is_short_and_complete(sample) -> None:
     text = render(sample, width=80)
-    assert len(text.splitlines()) < 50
+    assert len(text.splitlines()) <= 40
+    text = " ".join(text.split())
     for word in ("Compute-bound: 79 %", "782 ms median of 17 steps", "775 ms to 791 ms", "profiler +3.5 %", "88.2 GFLOP",
                  "MFU 55 %", "Worth doing first", "up to 312 ms/step", "Findings", "Receipt", "judged against",
                  "205 GFLOP/s (measured,", "versions and settings with -v"):  # fmt: skip
@@ -137,6 +139,9 @@ def test_one_step_has_no_interval_and_the_receipt_has_no_raw_keys(sample) -> Non
     once = dataclasses.replace(
         sample,
         step=dataclasses.replace(sample.step, count=1),
+        advice=(),
+        findings=(),
+        operators=sample.operators[:2],
         receipt={"mfu_peak": {"label": "f32 matrix, dense"}, "flop_convention": "1 MAC = 2 FLOP"},
     )
     text = re.sub(r"\s+", " ", render(once, width=80))
@@ -190,7 +195,7 @@ def test_what_is_left_out_ends_at_a_word(sample, width) -> None:
     advice = dataclasses.replace(sample.advice[0], text=words)
     found = dataclasses.replace(sample, advice=(advice,), findings=(), ceilings=(), receipt={"flop_convention": words})
     lines = [n for n in render(found, width=width).splitlines() if n.endswith("[...]")]
-    assert len(lines) == 2
+    assert lines
     assert all(re.search(r"word\d{3} \[\.\.\.\]$", n) for n in lines)
 
 
@@ -215,6 +220,20 @@ def test_a_recording_without_steps_has_no_time_per_step(sample) -> None:
     assert "/step" in render(sample, width=80)
 
 
-def test_the_story_takes_about_forty_lines_of_eighty_columns(sample) -> None:
-    assert len(render(sample, width=80).splitlines()) <= 50
+def test_the_story_takes_forty_lines_of_eighty_columns(sample, hostile) -> None:
+    assert len(render(sample, width=80).splitlines()) <= 40
     assert len(render(sample, width=80, verbose=True).splitlines()) > 60
+    # What does not fit waits, the longest first, and the headings count it.
+    many = dataclasses.replace(
+        sample, operators=tuple(row("kernel_" + "x" * 60 + f"_{i}", 0.01) for i in range(40)), advice=sample.advice * 5,
+        findings=(Note(code="a", text="word " * 60),) * 9, mfu_ratio=Unknown("word " * 60),
+    )  # fmt: skip
+    text = render(many, width=80)
+    assert len(text.splitlines()) <= 40
+    assert re.search(r"\d+ others ", text)
+    assert f"{5 * len(sample.advice) - 1} more in --json" in text
+    # A roofline comes on top of it.
+    assert (
+        len(render(sample, width=100).splitlines()) - len(render(sample, width=100, roofline=False).splitlines()) > 15
+    )
+    assert len(render(sample, width=100, roofline=False).splitlines()) <= 40

@@ -1,16 +1,17 @@
-"""The diagnosis as text: the story in about forty lines, for a terminal, a pipe or a log."""
+"""The diagnosis as text: the story in forty lines, for a terminal, a pipe or a log."""
 
 from __future__ import annotations
 
 import io
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from mansard.core import Bound, Implausible, is_known
+from mansard.core import Bound, Implausible, Unknown, is_known
 from mansard.core.units import format_bytes, format_flop, format_ratio, format_s
 from mansard.diagnose.records import Diagnosis, OperatorRow
 from mansard.report import chart
@@ -42,9 +43,44 @@ _LETTERS = {"compute": "C", "memory": "M", "network": "N", "host": "H", "latency
 _SHORT_BOUND = {Bound.UNDETERMINED: "undet."}
 #: Stands for a space at which a line must not break; no text holds it, since `clean` escapes private characters.
 _GLUE = "\ue000"
-_TOP_ROWS, _VERBOSE_ROWS = 7, 40
-_LONGEST_WORD = 40
-_FIRST_THINGS, _MOST_CEILINGS = 3, 3
+_VERBOSE_ROWS = 40
+_LONGEST_WORD = 32
+#: Lines of the brief page, without its roofline.
+LINES = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Limits:
+    """How much of each part a brief page shows; the headings say what is left out.
+
+    Args:
+        rows: Operators.
+        advice: Pieces of advice.
+        findings: Findings.
+        ceilings: Ceilings that operators were judged against.
+        facts: Facts of the receipt.
+        notes: Lines of a reason why a headline figure is not known; 0 for all.
+    """
+
+    rows: int
+    advice: int
+    findings: int
+    ceilings: int
+    facts: int
+    notes: int
+
+
+#: Tried in this order until a brief page has at most `LINES` lines: no sentence is cut for room while a further item can wait.
+_LIMITS = (
+    _Limits(rows=7, advice=3, findings=3, ceilings=3, facts=3, notes=3),
+    _Limits(rows=7, advice=3, findings=3, ceilings=3, facts=1, notes=3),
+    _Limits(rows=6, advice=3, findings=2, ceilings=2, facts=1, notes=3),
+    _Limits(rows=5, advice=3, findings=2, ceilings=2, facts=0, notes=2),
+    _Limits(rows=5, advice=2, findings=2, ceilings=1, facts=0, notes=2),
+    _Limits(rows=4, advice=2, findings=1, ceilings=1, facts=0, notes=2),
+    _Limits(rows=3, advice=2, findings=1, ceilings=1, facts=0, notes=2),
+    _Limits(rows=2, advice=1, findings=1, ceilings=1, facts=0, notes=1),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +91,15 @@ class _Page:
         console: Collects the lines.
         ascii_only: Whether the reader's encoding is not UTF-8.
         verbose: Whether to show more rows and the whole receipt.
-        brief: Whether to keep to about forty lines of 80 columns; what is cut is with -v, in --json and in the report.
+        brief: Whether to keep to forty lines of 80 columns; what is cut is with -v, in --json and in the report.
+        limits: How much of each part a brief page shows.
     """
 
     console: Console
     ascii_only: bool
     verbose: bool
     brief: bool = False
+    limits: _Limits = _LIMITS[0]
 
     @property
     def width(self) -> int:
@@ -134,27 +172,17 @@ def render(
         roofline: Draw a roofline in characters where there is room for it.
         encoding: What the reader's stream writes; anything but UTF-8 gets ASCII alone.
     """
-    sink = io.StringIO()
-    console = Console(
-        file=sink, width=max(40, width), height=100, force_terminal=color, no_color=not color,
-        color_system="standard" if color else None, highlight=False, emoji=False, markup=False, soft_wrap=False,
-        legacy_windows=False, _environ={},
-    )  # fmt: skip
     ascii_only = encoding.lower().replace("-", "").replace("_", "") not in ("utf8", "utf8sig")
-    brief = not verbose
-    page = _Page(console=console, ascii_only=ascii_only, verbose=verbose, brief=brief)
-    _headline(page, diagnosis)
-    _step(page, diagnosis)
-    _time(page, diagnosis)
-    _operators(page, diagnosis)
-    if roofline and diagnosis.ceilings and (verbose or console.width >= 100) and console.width >= 60:
-        page.heading("Roofline", "log-log; dense lines: what operators were judged against")
-        for line in draw(chart.roofline(diagnosis), width=min(console.width, 120), ascii_only=ascii_only):
-            console.print(Text(line), soft_wrap=True)
-    _advice(page, diagnosis)
-    _findings(page, diagnosis)
-    _receipt(page, diagnosis)
-    text = "\n".join(line.rstrip() for line in sink.getvalue().splitlines()) + "\n"
+    wide = max(40, width)
+    chart_lines: list[str] = []
+    if roofline and diagnosis.ceilings and (verbose or wide >= 100) and wide >= 60:
+        chart_lines = list(draw(chart.roofline(diagnosis), width=min(wide, 120), ascii_only=ascii_only))
+    text = ""
+    for limits in _LIMITS[:1] if verbose else _LIMITS:
+        text = _text(diagnosis, wide, color, chart_lines, ascii_only=ascii_only, verbose=verbose, limits=limits)
+        spent = len(chart_lines) + 2 if chart_lines else 0
+        if len(text.splitlines()) - spent <= LINES:
+            break
     text = text.replace(_GLUE, " ")
     return text.translate(_TO_ASCII) if ascii_only else text
 
@@ -162,21 +190,53 @@ def render(
 _TO_ASCII = {0x2013: "-", 0x2026: ".", 0x2265: ">", 0x00B7: ".", 0x00D7: "x"}
 
 
+def _text(
+    diagnosis: Diagnosis,
+    width: int,
+    color: bool,
+    drawn: Sequence[str],
+    *,
+    ascii_only: bool,
+    verbose: bool,
+    limits: _Limits,
+) -> str:
+    """Return the whole page within the limits."""
+    sink = io.StringIO()
+    console = Console(
+        file=sink, width=width, height=100, force_terminal=color, no_color=not color,
+        color_system="standard" if color else None, highlight=False, emoji=False, markup=False, soft_wrap=False,
+        legacy_windows=False, _environ={},
+    )  # fmt: skip
+    page = _Page(console=console, ascii_only=ascii_only, verbose=verbose, brief=not verbose, limits=limits)
+    _headline(page, diagnosis)
+    _step(page, diagnosis)
+    _time(page, diagnosis)
+    _operators(page, diagnosis)
+    if drawn:
+        page.heading("Roofline", "log-log; dense lines: what operators were judged against")
+        for line in drawn:
+            console.print(Text(line), soft_wrap=True)
+    _advice(page, diagnosis)
+    _findings(page, diagnosis)
+    _receipt(page, diagnosis)
+    return "\n".join(line.rstrip() for line in sink.getvalue().splitlines()) + "\n"
+
+
 def _headline(page: _Page, d: Diagnosis) -> None:
     head = Text.assemble(("Mansard", "bold"), "  ", page.short(d.program, max(12, page.width - 19)))
     head.append(f"  {page.short(d.framework, 8)}", style="dim")
     page.console.print(head, soft_wrap=True)
     page.console.print()
-    page.wrapped(page.clean(d.verdict.sentence), first="", style="bold", lines=0 if page.verbose else 5)
+    page.wrapped(page.clean(d.verdict.sentence), first="", style="bold", lines=0 if page.verbose else 7)
     share = figure(d.verdict.share_of_ceiling, format_ratio)
-    limit = page.short(d.verdict.limiting_ceiling or "no ceiling", 30)
-    facts = f", limit {limit}, share {share}, headroom {figure(d.verdict.headroom_s, format_s)}{_per_step(d)}"
+    limit = f", limit {page.short(d.verdict.limiting_ceiling, 30)}" if d.verdict.limiting_ceiling else ""
+    facts = f"{limit}, share {share}, headroom {figure(d.verdict.headroom_s, format_s)}{_per_step(d)}"
     style = f"bold {_STYLES[d.verdict.bound.value]}"
     line = Text.assemble((d.verdict.bound.value, style), f"{facts}, {d.verdict.grade.value}")
     for piece in line.wrap(page.console, page.width):
         page.console.print(piece, soft_wrap=True)
     for name, why in reasons(d):
-        page.wrapped(page.clean(f"{name}: {why}"), style="dim", lines=0 if page.verbose else 1)
+        page.wrapped(page.clean(f"{name}: {why}"), style="dim", lines=0 if page.verbose else page.limits.notes)
     if not page.verbose:
         _areas(page, d)
     if page.verbose:
@@ -220,7 +280,11 @@ def _all_areas(page: _Page, d: Diagnosis) -> None:
 def _step(page: _Page, d: Diagnosis) -> None:
     s = d.step
     low, high = (format_s(v) for v in s.ci95_s)
-    page.heading("Step", f"{page.short(s.note, max(20, page.width - 20))}")
+    note = page.clean(s.note)
+    fits = cell_len(note) <= page.width - 6
+    page.heading("Step", note if fits else "")
+    if not fits:  # what a step is here decides every figure below: it is never cut
+        page.wrapped(note, style="dim")
     if s.source == "none":
         spread = f"{format_s(s.median_s)} in all: set-up, compilation and warm-up are in it"
     elif s.count == 1:  # one step has no spread; so says its interval of no width
@@ -229,7 +293,7 @@ def _step(page: _Page, d: Diagnosis) -> None:
         spread = f"{format_s(s.median_s)} mean of {s.count} steps that do different work, {low} to {high}"
     else:
         spread = f"{format_s(s.median_s)} median of {s.count} steps, 95 % of the median in {low} to {high}"
-    found = "" if s.source == "none" else f"; steps found by {page.clean(s.source)}"
+    found = "" if s.source == "none" or page.brief else f"; steps found by {page.clean(s.source)}"
     overhead = s.profiler_overhead_ratio
     if d.framework == "profile":
         profiler = ""
@@ -302,13 +366,18 @@ _FOR_A_NAME = ("calls", "part", "ceiling")
 _LEAST_NAME, _MOST_NAME, _BRIEF_NAME = 13, 60, 24
 
 
+def _moved(row: OperatorRow) -> float | Unknown:
+    """Return the bytes of a row: those of memory, or where they are not counted those that cross its link."""
+    return max(row.link_bytes.values()) if row.link_bytes and not is_known(row.bytes) else row.bytes
+
+
 def _cells(page: _Page, row: OperatorRow, step_s: float) -> dict[str, str]:
     return {
         "calls": count(row.calls),
         "time": compact(format_s(row.time_s), ""),
         "step": f"{row.time_s / step_s * 100:.1f}%" if step_s > 0 else "?",
         "FLOP": compact(figure(row.flop, format_flop), "FLOP"),
-        "bytes": compact(figure(row.bytes, format_bytes), "B"),
+        "bytes": compact(figure(_moved(row), format_bytes), "B"),
         "FLOP/B": figure(row.flop_per_byte, intensity),
         "bound": _SHORT_BOUND.get(row.bound, row.bound.value),
         "share": figure(row.share_of_ceiling, format_ratio).replace(" ", ""),
@@ -323,7 +392,7 @@ def _sum_cells(rows: tuple[OperatorRow, ...], step_s: float) -> dict[str, str]:
     time_s = math.fsum(r.time_s for r in rows)
     sums = [total_of([getattr(r, name) for r in rows]) for name in ("flop", "bytes", "headroom_s")]
     flop, size, headroom = (
-        ("\u2265" if missing else "") + compact(write(value), unit)
+        "?" if missing and not value else ("\u2265" if missing else "") + compact(write(value), unit)
         for (value, missing), write, unit in zip(
             sums, (format_flop, format_bytes, format_s), ("FLOP", "B", ""), strict=True
         )
@@ -368,7 +437,7 @@ def _widths(page_width: int, gap: int, rows: list[dict[str, str]], names: list[i
 
 
 def _operators(page: _Page, d: Diagnosis) -> None:
-    limit = _VERBOSE_ROWS if page.verbose else _TOP_ROWS
+    limit = _VERBOSE_ROWS if page.verbose else page.limits.rows
     # One row more than the limit takes no more lines than a row that sums a single operator up.
     shown = d.operators if len(d.operators) <= limit + 1 else d.operators[:limit]
     others = d.operators[len(shown) :]
@@ -418,7 +487,7 @@ def _operators(page: _Page, d: Diagnosis) -> None:
 
 
 def _advice(page: _Page, d: Diagnosis) -> None:
-    limit = len(d.advice) if page.verbose else _FIRST_THINGS
+    limit = len(d.advice) if page.verbose else page.limits.advice
     more = f"{len(d.advice) - limit} more in --json and the report" if len(d.advice) > limit else ""
     overlap = "gains overlap" if len(d.advice) > 1 else ""
     page.heading("Worth doing first", "; ".join(x for x in (overlap, more) if x))
@@ -427,7 +496,7 @@ def _advice(page: _Page, d: Diagnosis) -> None:
     for index, item in enumerate(d.advice[:limit], 1):
         share = f" ({format_ratio(item.gain_s / d.step.median_s)})" if d.step.median_s > 0 else ""
         gain = f"up to {format_s(item.gain_s)}{_per_step(d)}{share}:".replace(" ", _GLUE)
-        most = 0 if page.verbose else 2
+        most = 0 if page.verbose else 4
         page.wrapped(f"{gain} {page.tokens(page.clean(item.text))}", first=f"  {index}. ", lines=most)
         if page.verbose:
             page.wrapped(f"{page.clean(item.evidence)} [{page.clean(item.rule)}]", first="     ", style="dim")
@@ -440,21 +509,22 @@ def _advice(page: _Page, d: Diagnosis) -> None:
 def _findings(page: _Page, d: Diagnosis) -> None:
     if not d.findings:
         return
-    limit = len(d.findings) if page.verbose else 3
+    limit = len(d.findings) if page.verbose else page.limits.findings
     more = f"{len(d.findings) - limit} more in --json and the report" if len(d.findings) > limit else ""
     page.heading("Findings", more, close=True)
     for note in d.findings[:limit]:
         scope = note.code.startswith("scope")  # what makes a ratio wrong is said in full
-        most = 0 if page.verbose else 4 if scope else 1 if d.framework == "profile" else 2
+        most = 0 if page.verbose else 4 if scope else 2
         page.wrapped(page.tokens(page.clean(note.text)), first="  - ", lines=most)
 
 
 def _receipt(page: _Page, d: Diagnosis) -> None:
     rows = receipt_rows(d.receipt, limit=200 if page.verbose else 1000)
     page.heading("Receipt", "" if page.verbose or not rows else "machine, versions and settings with -v", close=True)
+    unknown = any(n.code == "unknown_hardware" for n in d.findings)  # the finding says what to give
     times = chart.used_ceilings(d)
     used = [d.ceilings[i] for i in sorted(times, key=lambda i: -times[i])]
-    limit = len(used) if page.verbose else _MOST_CEILINGS
+    limit = len(used) if page.verbose else page.limits.ceilings
     if used:
         more = f"; {len(used) - limit} more in --json and the report" if len(used) > limit else ""
         words = "; ".join(ceiling_text(c) for c in used[:limit])
@@ -463,13 +533,15 @@ def _receipt(page: _Page, d: Diagnosis) -> None:
         for name, value in rows:
             page.wrapped(page.clean(value), first=f"  {page.short(name, 40)}: ", rest="      ", lines=6)
     elif page.brief:
-        for name in ("mfu_peak.label", "hardware", "flop_convention"):
+        names = ("mfu_peak.label", "flop_convention") if unknown else ("mfu_peak.label", "hardware", "flop_convention")
+        for name in names[: page.limits.facts]:
             text = dict(rows).get(name)
             if text:
                 title = name.removesuffix(".label").replace("_", " ")
-                page.wrapped(page.clean(text), first=f"  {title}: ", rest="    ", lines=1)
+                told = text.split(";")[0]  # the first clause is the definition, what follows refines it
+                page.wrapped(page.clean(told), first=f"  {title}: ", rest="    ", lines=2)
     elif not used:
         page.wrapped("none was kept: no figure here says what it was judged against")
-    if not is_known(d.verdict.headroom_s) and not d.ceilings:
+    if not is_known(d.verdict.headroom_s) and not d.ceilings and not unknown:
         of_profile = "no ceilings: name the product with --hardware, or give --ceilings measured on it"
         page.wrapped(of_profile if d.framework == "profile" else "no ceilings: run `mansard measure` first")
