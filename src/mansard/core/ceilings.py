@@ -280,7 +280,9 @@ class Ceilings:
         """Return the one-way bandwidth of a link [B/s]."""
         hits = [c for c in self.find(scope=scope, link=name) if c.resource.area in (Area.NETWORK, Area.HOST)]
         return (
-            hits[0] if hits else Unknown(f"no ceiling for the link {name!r}", ("mansard measure, or a hardware file",))
+            hits[0]
+            if hits
+            else Unknown(f"no ceiling for the link {name!r}", ("--hardware NAME, or ceilings measured there",))
         )
 
     def merged(self, other: Iterable[Ceiling]) -> Ceilings:

@@ -249,6 +249,9 @@ def _row(judged: JudgedOperator, windows: Windows, ceilings: Ceilings) -> Operat
         recompute=operator.recompute,
         checks=checks_of(judged),
         shares_by_kind=shares_by_kind([judged], ceilings),
+        link_bytes={}
+        if isinstance(demand, Unknown)
+        else {n: float(b) * per_step for n, b in demand.link_bytes.items()},
     )
 
 
@@ -274,6 +277,7 @@ def _totals(judged: Sequence[JudgedOperator], windows: Windows) -> _Totals:
     """Return the work of one step."""
     model = full = hardware = size = 0.0
     counted = unknown = False
+    unmoved: float | Unknown = 0.0
     lost: dict[str, float] = {}
     for row in judged:
         demand = row.operator.demand
@@ -290,6 +294,7 @@ def _totals(judged: Sequence[JudgedOperator], windows: Windows) -> _Totals:
             full += (row.operator.full_square_flop or each) * row.calls
         moved = bytes_of(demand)
         size += 0.0 if isinstance(moved, Unknown) else moved * row.calls
+        unmoved = moved if isinstance(moved, Unknown) and row.total_s > 0 else unmoved
     if not counted:
         nothing = Unknown("no operation with a known demand was recorded", ("record shapes",))
         return _Totals(model_flop=nothing, full_square_flop=nothing, hardware_flop=nothing, bytes=nothing)
@@ -297,7 +302,9 @@ def _totals(judged: Sequence[JudgedOperator], windows: Windows) -> _Totals:
     flops: list[float | Unknown] = [model / count, full / count, hardware / count]
     if model == 0 and (lost.get(NO_FLOP, 0.0) > 0 or unknown):  # nothing counted is not nothing done
         flops = [Unknown(NO_FLOP, ("--flops", "--model config.json"))] * 3
-    return _Totals(model_flop=flops[0], full_square_flop=flops[1], hardware_flop=flops[2], bytes=size / count)
+    nothing_moved = size == 0 and (unknown or not isinstance(unmoved, float))
+    moved_bytes = (unmoved if isinstance(unmoved, Unknown) else Unknown(NO_BYTES)) if nothing_moved else size / count
+    return _Totals(model_flop=flops[0], full_square_flop=flops[1], hardware_flop=flops[2], bytes=moved_bytes)
 
 
 def _dominant_matrix_key(judged: Sequence[JudgedOperator]) -> tuple[str, str, str] | None:

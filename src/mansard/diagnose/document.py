@@ -215,6 +215,7 @@ def _operator(o: Mapping[str, Any]) -> OperatorRow:
         recompute=_flag(o.get("recompute", False)),
         checks=tuple(_check(c) for c in o.get("checks", ())),
         shares_by_kind=_numbers(o.get("shares_by_kind", {})),
+        link_bytes=_numbers(o.get("link_bytes", {})),
     )
 
 

@@ -6,6 +6,8 @@ from mansard.core import Demand, Unknown
 
 NO_FLOP = "matrix work is not known"
 NO_BYTES = "bytes are not known"
+#: Of an exchange or a copy to or from the host the bytes over the link are counted, and no others.
+LINK_ALONE = "what it moves in memory is not counted, only what crosses its link"
 #: Names of the memory that everything comes from at first, as ceilings have them.
 _FAR = ("hbm", "gddr", "dram")
 _NEEDS = ("--ncu REPORT.csv", "a profile with record_shapes=True", "--model config.json")
@@ -27,6 +29,8 @@ def bytes_of(demand: Demand | Unknown) -> float | Unknown:
 
     >>> bytes_of(Demand(level_bytes={"l2": 96.0, "hbm": 32.0}))
     32.0
+    >>> bytes_of(Demand(link_bytes={"pcie": 64.0})).reason
+    'what it moves in memory is not counted, only what crosses its link'
     """
     if isinstance(demand, Unknown):
         return demand
@@ -35,6 +39,8 @@ def bytes_of(demand: Demand | Unknown) -> float | Unknown:
     if float(demand.bytes) <= 0 and demand.level_bytes:
         by_name = {name.lower(): float(size) for name, size in demand.level_bytes.items()}
         return next((by_name[name] for name in _FAR if name in by_name), max(by_name.values()))
+    if float(demand.bytes) <= 0 and any(float(b) > 0 for b in demand.link_bytes.values()):
+        return Unknown(LINK_ALONE)
     return float(demand.bytes)
 
 

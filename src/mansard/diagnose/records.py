@@ -158,7 +158,7 @@ class OperatorRow:
         calls: Calls per step.
         time_s: Time per step, profiler overhead removed [s].
         flop: Matrix FLOP per step.
-        bytes: Compulsory bytes per step [B].
+        bytes: Compulsory bytes of memory per step [B].
         flop_per_byte: Arithmetic intensity at `level`; None without bytes.
         bound: Verdict on the operator.
         limiting_ceiling: Label of the ceiling that limits it.
@@ -173,6 +173,7 @@ class OperatorRow:
         recompute: Executed again to save memory: its FLOP are hardware FLOP and no model FLOP.
         checks: The separate checks of each area.
         shares_by_kind: share_of_ceiling against measured, derived and declared ceilings, where they are on record.
+        link_bytes: Bytes per step over each link, for exchanges and copies between host and device [B].
     """
 
     name: str
@@ -199,6 +200,7 @@ class OperatorRow:
     recompute: bool = False
     checks: tuple[Check, ...] = ()
     shares_by_kind: Mapping[str, float] = field(default_factory=dict)
+    link_bytes: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def label(self) -> str:

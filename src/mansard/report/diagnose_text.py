@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from mansard.core import Unknown, is_known
@@ -91,11 +92,14 @@ def job_lines(job: JobDiagnosis, *, width: int) -> list[str]:
 
 
 def device_lines(found: Sequence[DeviceDiagnosis], *, width: int, limit: int) -> list[str]:
-    """Return the verdicts of the devices that are not shown whole, one line each."""
-    lines = [f"device {clean(d.label)}: {clean(d.diagnosis.verdict.sentence)}" for d in found[:limit]]
+    """Return the verdicts of the devices that are not shown whole."""
+    lines: list[str] = []
+    for d in found[:limit]:
+        text = f"device {clean(d.label)}: {clean(d.diagnosis.verdict.sentence)}"
+        lines += textwrap.wrap(text, width, subsequent_indent="  ", break_on_hyphens=False)
     if len(found) > limit:
         lines.append(f"{len(found) - limit} more devices with -v")
-    return [shorten(line, width, ellipsis="...") if len(line) > width else line for line in lines]
+    return lines
 
 
 def candidate_lines(groups: Sequence[Sequence[Candidate]], *, limit: int) -> list[str]:

@@ -99,7 +99,8 @@ def operators_table(diagnosis: Diagnosis, *, source: str = "") -> Table:
     """
     out = _Builder(
         "operators", source="text", name="text", category="text", part="text", shapes="text", call_site="text",
-        recompute="flag", calls="number", time_s="number", flop="maybe", bytes="maybe", flop_per_byte="number", bound="text",
+        recompute="flag", calls="number", time_s="number", flop="maybe", bytes="maybe", link_bytes="number",
+        flop_per_byte="number", bound="text",
         limiting_ceiling="text", level="text", ceiling_value="number", ceiling_unit="text", share_of_ceiling_ratio="maybe",
         headroom_s="maybe", share_of_measured_ratio="number", share_of_derived_ratio="number", share_of_declared_ratio="number",
         grade="text", reason="text", formula="text", full_square_flop="number",
@@ -114,7 +115,8 @@ def _operator(o: OperatorRow) -> dict[str, Any]:
     return {
         "name": o.name, "category": o.category, "part": o.part, "shapes": o.shapes, "call_site": o.source,
         "recompute": o.recompute, "calls": o.calls, "time_s": o.time_s, "flop": o.flop, "bytes": o.bytes,
-        "flop_per_byte": o.flop_per_byte, "bound": o.bound.value, "limiting_ceiling": o.limiting_ceiling, "level": o.level,
+        "link_bytes": max(o.link_bytes.values(), default=None), "flop_per_byte": o.flop_per_byte,
+        "bound": o.bound.value, "limiting_ceiling": o.limiting_ceiling, "level": o.level,
         "ceiling_value": o.ceiling_value, "ceiling_unit": o.ceiling_unit, "share_of_ceiling_ratio": o.share_of_ceiling,
         "headroom_s": o.headroom_s, "grade": o.grade.value, "reason": o.reason, "formula": o.formula,
         "full_square_flop": o.full_square_flop, **kinds,
