@@ -8,6 +8,7 @@ import random
 import pytest
 
 from mansard.core.errors import InputError
+from mansard.trace.prepare import device_index
 from mansard.trace.readers import chrome, xplane_timeline
 from mansard.trace.timeline import CopyKind, Kind
 
@@ -117,3 +118,24 @@ def test_xla_json_is_sorted_out_by_plane_and_line(tmp_path):
     path.write_text("{}")
     with pytest.raises(InputError):
         chrome.read(path)
+
+
+def test_a_sparse_core_is_a_device_of_its_own(tmp_path):
+    lines = {
+        "Sparse Core Ops": [(1, 0, 3_000_000)],
+        "Sparse Core Modules": [(2, 0, 3_500_000)],
+        "Sparse Core Steps": [(2, 0, 3_500_000)],
+    }
+    t = read(tmp_path, TPU + plane("/device:TPU:0 SparseCore 1", lines, ["gather", "1"]))
+    # modules and steps repeat the time of the operations
+    assert t.of(Kind.KERNEL).duration_ns.tolist() == [4000, 3000]
+    assert [t.devices[d].shown for d in t.of(Kind.KERNEL).device] == ["0", "0 SparseCore 1"]
+    assert device_index(t, 0) == 0
+
+
+def test_a_stream_of_copies_holds_no_kernels(tmp_path):
+    t = read(tmp_path, plane("/device:GPU:0", {"Stream #8(MemcpyOther)": [(1, 0, 3_000_000), (2, 4_000_000, 1_000_000)]},
+                             ["CopyDeviceToDevice", "odd name"]))  # fmt: skip
+    assert not t.has(Kind.KERNEL)
+    assert t.of(Kind.COPY).duration_ns.tolist() == [3000, 1000]
+    assert int(t.of(Kind.COPY).copy_kind[0]) == CopyKind.DEVICE_TO_DEVICE

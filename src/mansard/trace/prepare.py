@@ -61,8 +61,9 @@ def device_index(timeline: Timeline, number: int | None) -> int | None:
     if number is None:
         return None
     hits = [i for i, d in enumerate(timeline.devices) if d.number == number and i in timeline.used_devices]
-    if len(hits) == 1:
-        return hits[0]
+    whole = [i for i in hits if not timeline.devices[i].label]  # not a part of it, such as a SparseCore of a TPU
+    if len(hits) == 1 or len(whole) == 1:
+        return (whole or hits)[0]
     used = ", ".join(timeline.devices[i].shown for i in timeline.used_devices) or "none"
     if not hits:
         raise UsageError(

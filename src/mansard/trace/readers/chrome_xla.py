@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.trace.readers.chrome_columns import Columns, Rows, hashable
-from mansard.trace.readers.planes import device_event_kind, device_of, line_kind, stream_of
+from mansard.trace.readers.planes import device_event_kind, device_of, line_kind, only_copies, stream_of
 from mansard.trace.timeline import Kind
 
 
@@ -67,8 +67,11 @@ def _kind(columns: Columns, key: tuple[Any, Any], name: str) -> int:
         return int(device_event_kind(name)) if kind is Kind.KERNEL else int(kind)
     plane = columns.process_names.get(key[0], "")
     if device_of(plane) is not None:
-        kind = line_kind(plane, columns.thread_names.get(key, ""))
-        return int(device_event_kind(name)) if kind is Kind.KERNEL else int(kind)
+        line = columns.thread_names.get(key, "")
+        kind = line_kind(plane, line)
+        if kind is Kind.KERNEL:
+            kind = Kind.COPY if only_copies(line) else device_event_kind(name)
+        return int(kind)
     if name.startswith("$"):
         return int(Kind.PYTHON)
     return int(Kind.OTHER)

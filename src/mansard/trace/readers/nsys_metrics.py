@@ -124,7 +124,9 @@ def _working(time: npt.NDArray[np.int64], kernels: Events | None, device: int) -
     mine = kernels.device == device
     if not mine.any():
         return None
-    return (time >= kernels.start_ns[mine].min()) & (time <= kernels.end_ns[mine].max())
+    begin, end = int(kernels.start_ns[mine].min()), int(kernels.end_ns[mine].max())
+    inside: npt.NDArray[np.bool_] = (time >= begin) & (time <= end)
+    return inside
 
 
 def _names(file: NsysFile) -> dict[tuple[int, int], str]:

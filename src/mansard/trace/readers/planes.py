@@ -13,6 +13,7 @@ _STREAM = re.compile(r"^Stream #(\d+)(?:\(([^)]*)\))?")
 DERIVED = (
     "XLA Modules", "Steps", "Framework Name Scope", "Framework Ops", "TensorFlow Name Scope", "TensorFlow Ops", "Source code", "Source",
     "Launch Stats", "XLA TraceMe", "Async XLA Ops", "Sparse Core Steps", "Tensorflow Ops", "Scope range IDs",
+    "Sparse Core Modules", "Host Offload Ops", "_counters_",
 )  # fmt: skip
 
 
@@ -34,6 +35,9 @@ def line_kind(plane: str, line: str) -> Kind:
     >>> line_kind("/device:GPU:0", "Stream #3(Compute)").name, line_kind("/device:GPU:0", "XLA Ops").name
     ('KERNEL', 'DEVICE_ANNOTATION')
     >>> line_kind("/device:TPU:0", "XLA Ops").name, line_kind("/device:TPU:0", "Steps").name
+    ('KERNEL', 'DEVICE_ANNOTATION')
+    >>> sparse = "/device:TPU:0 SparseCore 1"
+    >>> line_kind(sparse, "Sparse Core Ops").name, line_kind(sparse, "Sparse Core Modules").name
     ('KERNEL', 'DEVICE_ANNOTATION')
     """
     device = device_of(plane)
@@ -91,7 +95,17 @@ def host_memory(name: str) -> int:
 
 
 _MEMSET = re.compile(r"^mem(?:ory)?\s*set", re.IGNORECASE)
-_MEMCPY = re.compile(r"^mem(?:ory)?\s*cpy", re.IGNORECASE)
+_MEMCPY = re.compile(r"^(?:mem(?:ory)?\s*cpy|Copy(?:Host|Device)To(?:Host|Device)$)", re.IGNORECASE)
+_ONLY_COPIES = re.compile(r"\((?:Memcpy\w*)(?:,\s*Memcpy\w*)*\)$")
+
+
+def only_copies(line: str) -> bool:
+    """Return whether a stream's line holds copies alone, as the kind in its brackets says.
+
+    >>> only_copies("Stream #8(MemcpyOther)"), only_copies("Stream #3(Compute,MemcpyH2D)")
+    (True, False)
+    """
+    return _ONLY_COPIES.search(line) is not None
 
 
 def device_event_kind(name: str) -> Kind:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from mansard.core.errors import InputError
 from mansard.core.unknown import Unknown
 from mansard.trace.readers.numbers import natural
-from mansard.trace.readers.planes import copy_kind, device_event_kind, device_of, line_kind, stream_of
+from mansard.trace.readers.planes import copy_kind, device_event_kind, device_of, line_kind, only_copies, stream_of
 from mansard.trace.readers.xplane import XLine, XPlane, XSpace, parse_xspace
 from mansard.trace.run import Finding
 from mansard.trace.timeline import (
@@ -207,7 +207,10 @@ def _device_plane(plane: XPlane, build: _Build) -> None:
         if kind is not Kind.KERNEL:
             build.parts.setdefault(kind, []).append(table)
             continue
-        kinds = np.array([int(device_event_kind(t)) for t in texts] or [0], dtype=np.int64)[_local(line)]
+        copies = only_copies(line.name)
+        kinds = np.array([int(Kind.COPY if copies else device_event_kind(t)) for t in texts] or [0], dtype=np.int64)[
+            _local(line)
+        ]
         for code in np.unique(kinds).tolist():
             part = table.take(kinds == code)
             if code == Kind.COPY:
@@ -305,6 +308,9 @@ def _runtime(texts: list[str]) -> npt.NDArray[np.bool_]:
     )
 
 
+_PART = re.compile(r"\d (SparseCore \d+)$")  # of a TPU: a core of its own, which works beside the others
+
+
 def _device(plane: XPlane, number: int) -> Device:
     stats = plane.stats
     name = stats.get("device_type_string") or stats.get("gpu_device_name") or stats.get("device_name")
@@ -315,8 +321,10 @@ def _device(plane: XPlane, number: int) -> Device:
         return value * factor if isinstance(value, int) and value > 0 else unknown
 
     major, minor = stats.get("compute_cap_major"), stats.get("compute_cap_minor")
+    part = _PART.search(plane.name)
     return Device(
         number=number,
+        label=f"{number} {part[1]}" if part else "",
         name=name
         if isinstance(name, str) and name
         else Unknown("the plane does not name its device", ("the product name",)),
