@@ -106,6 +106,15 @@ def test_runs_of_a_file_are_bounded_by_the_estimate(tmp_path):
     assert two.kind == "serving_decode"
 
 
+def test_a_row_may_say_that_messages_hide(tmp_path):
+    path = tmp_path / "runs.csv"
+    rows = "".join(f"llama-3.1-8b,h100-sxm,decode,64,1024,8,{word},0.01\n" for word in ("full", "none", "", "half"))
+    path.write_text("model,on,phase,batch,context,tp,overlap,time_s\n" + rows, encoding="utf-8")
+    (hidden, waiting, silent), (refused,) = read_runs(path)
+    assert hidden.bound_s < waiting.bound_s == silent.bound_s
+    assert "overlap 'half'" in refused["reason"]
+
+
 @pytest.mark.parametrize(
     ("row", "says"),
     [

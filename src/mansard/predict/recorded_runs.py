@@ -23,7 +23,7 @@ from mansard.workload.training import Recipe
 
 PLAN = ("tp", "pp", "dp", "ep", "cp", "zero")
 NUMBERS = ("batch", "context", "seq", "cached", "chunk", "prompts", "micro_batch", "accumulation")
-WORDS = ("dtype", "weights", "activations", "kv")
+WORDS = ("dtype", "weights", "activations", "kv", "overlap")
 NEEDED = ("model", "on", "phase")
 MEASURED = ("time_s", "tokens_per_s")
 COLUMNS = ("name", "group", *NEEDED, *NUMBERS, *PLAN, *WORDS, "recompute", "lora_rank", *MEASURED)
@@ -111,6 +111,8 @@ def _case(name: str, row: Mapping[str, str], folder: Path) -> Case:
 def _request(row: Mapping[str, str]) -> Request:
     if row["phase"] not in PHASES:
         raise UsageError(f"phase {row['phase']!r}, expected one of {', '.join(PHASES)}")
+    if row.get("overlap", "full") not in ("full", "none"):
+        raise UsageError(f"overlap {row['overlap']!r}, expected full or none")
     fields: dict[str, Any] = {key: _whole(key, row[key]) for key in NUMBERS if key in row}
     fields |= {key: row[key] for key in WORDS if key in row}
     recipe: dict[str, Any] = {"recompute": row["recompute"]} if "recompute" in row else {}
