@@ -44,8 +44,17 @@ def command(
 ) -> None:
     """Write FILES as one HTML page that opens offline.
 
-    FILES are documents of run, diagnose, measure, estimate and trace ranks, and recorded profiles, in any mix. The first run or
-    profile heads the page.
+    FILES are recorded profiles and what Mansard wrote with --json, in any mix;
+    each is told apart by its content. The first run or profile heads the page.
+
+    \b
+      run, diagnose                 verdict, advice, roofline, operators
+      a profile                     the same, with timeline and kernels
+      measure                       detailed.json, ceilings.json
+      estimate, plan ...            least time, memory, scaling, layouts
+      trace ...                     summary, kernels, steps, ranks, mfu, ...
+      compare, check, baseline ...  what changed, history, trends
+      any other document            its facts and tables
 
     \b
       mansard report run.json -o report.html
