@@ -31,6 +31,7 @@ def command(explicit: str | None, folders: tuple[Path, ...], window: float, as_j
       mansard doctor
       mansard doctor --hardware h100-sxm
     """
+    from mansard.cli.outputs import stdout_width
     from mansard.core.document import dumps, header
     from mansard.hardware.detect import detect
     from mansard.hardware.surroundings import abilities, surroundings
@@ -51,7 +52,7 @@ def command(explicit: str | None, folders: tuple[Path, ...], window: float, as_j
         }
         click.echo(dumps({**header("doctor/1", facts), **document}), nl=False)
     else:
-        for line in doctor_lines(found, facts, able, noise, kept):
+        for line in doctor_lines(found, facts, able, noise, kept, width=stdout_width()):
             click.echo(line)
     return 0
 

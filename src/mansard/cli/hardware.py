@@ -62,6 +62,7 @@ def list_(kind: str | None, folders: tuple[Path, ...], as_json: bool) -> None:
     \b
       mansard hardware list --kind tpu
     """
+    from mansard.cli.outputs import stdout_width
     from mansard.hardware.catalogue import entries
     from mansard.hardware.describe import show_document
     from mansard.report.hardware_text import list_lines
@@ -70,7 +71,7 @@ def list_(kind: str | None, folders: tuple[Path, ...], as_json: bool) -> None:
     shown = [(s, show_document(s)) for s in skus]
     document = {"hardware": [{**s.to_json(), "aliases": d["aliases"], "package": d["package"], "peaks": d["peaks"],
                               "memory": d["memory"]} for s, d in shown]}  # fmt: skip
-    _print("hardware_list/1", document, list_lines(shown), as_json)
+    _print("hardware_list/1", document, list_lines(shown, width=stdout_width()), as_json)
 
 
 @command.command("show", short_help="One product, with the receipt of each number.")
@@ -118,6 +119,7 @@ def match_(
       mansard hardware match tpu7x-8
       mansard hardware match "DGX H100"
     """
+    from mansard.cli.outputs import stdout_width
     from mansard.core.units import parse_quantity
     from mansard.hardware.detect import detect
     from mansard.hardware.matching import match
@@ -131,7 +133,7 @@ def match_(
             "devices": [d.to_json() for d in found.devices],
             "not_asked": [n.to_json() for n in found.notes],
         }
-        _print("hardware_match/1", document, device_lines(found), as_json)
+        _print("hardware_match/1", document, device_lines(found, width=stdout_width()), as_json)
         return 0
     part = tpu_slice(name or "", directories=folders)
     if part is not None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -9,6 +12,13 @@ import click
 
 from mansard.core.errors import InputError
 from mansard.core.outputs import write_whole
+
+
+def stdout_width() -> int | None:
+    """Return the width of what reads stdout: COLUMNS, else that of a terminal; None for a file or a pipe, which takes any."""
+    if not os.environ.get("COLUMNS", "") and not (sys.stdout is not None and sys.stdout.isatty()):
+        return None
+    return max(40, shutil.get_terminal_size((80, 24)).columns)
 
 
 def _say(text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -94,6 +95,16 @@ def run_trials(
     Raises:
         InputError: PyTorch or transformers is not installed.
     """
+    # What a release of a library will change some day is not about the trials.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return _run(chosen, ceilings, threads, progress)
+
+
+def _run(
+    chosen: Sequence[Trial], ceilings: Ceilings, threads: int, progress: Callable[[str, float], None] | None
+) -> tuple[list[Case], list[dict[str, str]]]:
     try:
         import torch
 

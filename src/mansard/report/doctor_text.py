@@ -12,19 +12,19 @@ from mansard.report.hardware_text import columns, device_lines
 
 
 def doctor_lines(found: Detection, facts: Mapping[str, Any], able: Sequence[Ability], noise: Mapping[str, Any],
-                 kept: str) -> list[str]:  # fmt: skip
-    """Return devices, machine, software, noise, and what can and cannot be measured."""
+                 kept: str, *, width: int | None = None) -> list[str]:  # fmt: skip
+    """Return devices, machine, software, noise, and what can and cannot be measured, in lines of at most `width` characters."""
     out = ["Hardware, as named" if found.explicit else "Devices"]
-    out += [f"  {line}" for line in device_lines(found)]
-    out += ["", "Machine", *columns(_machine(facts))]
+    out += [f"  {line}" for line in device_lines(found, width=None if width is None else width - 2)]
+    out += ["", "Machine", *columns(_machine(facts), width=width)]
     versions = ", ".join(f"{k} {v}" for k, v in {**facts["backends"], **facts["plugins"]}.items())
     out += ["", "Software", *columns([["python", facts["python"]], ["kernel", facts["kernel"]],
-                                      ["packages", versions or "none of those that matter"]])]  # fmt: skip
-    out += ["", "Noise", *columns(_noise(noise)), f"  ceilings   {kept}"]
+                                      ["packages", versions or "none of those that matter"]], width=width)]  # fmt: skip
+    out += ["", "Noise", *columns(_noise(noise), width=width), f"  ceilings   {kept}"]
     for head, can in (("Can be measured here", True), ("Cannot be measured here", False)):
         rows = [[a.what, a.why + (f"; needs: {', '.join(a.needs)}" if a.needs else "")] for a in able if a.can is can]
         if rows:
-            out += ["", head, *columns(rows)]
+            out += ["", head, *columns(rows, width=width)]
     return out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,12 +21,32 @@ from mansard.hardware.matching import Match
 from mansard.hardware.records import Sku
 
 
-def columns(rows: Sequence[Sequence[str]], *, indent: str = "  ") -> list[str]:
-    """Return rows as lines of aligned columns; the last column is not padded."""
+def columns(rows: Sequence[Sequence[str]], *, indent: str = "  ", width: int | None = None) -> list[str]:
+    """Return rows as lines of aligned columns; the last column is not padded.
+
+    Args:
+        rows: Cells.
+        indent: Before each line.
+        width: Longest line: the last column goes on below itself, or below the others where they leave it no room.
+    """
     if not rows:
         return []
     widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]) - 1)]
-    return [indent + "  ".join([*(c.ljust(w) for c, w in zip(r, widths, strict=False)), r[-1]]).rstrip() for r in rows]
+    lines: list[str] = []
+    for r in rows:
+        head = indent + "".join(f"{c.ljust(w)}  " for c, w in zip(r, widths, strict=False))
+        line = (head + r[-1]).rstrip()
+        if width is None or len(line) <= width:
+            lines.append(line)
+        elif len(head) <= width // 2:
+            lines += textwrap.wrap(r[-1], width, initial_indent=head, subsequent_indent=" " * len(head))
+        else:
+            lines += [head.rstrip(), *_wrapped(r[-1], width, f"{indent}  ")]
+    return lines
+
+
+def _wrapped(text: str, width: int, indent: str) -> list[str]:
+    return textwrap.wrap(text, max(width, 20), initial_indent=indent, subsequent_indent=indent)
 
 
 def _rate(value: Any) -> str:
@@ -252,14 +273,24 @@ def match_lines(name: str, found: Match) -> list[str]:
     return [*out, *(f"  needs: {n}" for n in found.needs)]
 
 
-def device_lines(found: Detection) -> list[str]:
-    """Return the devices of a machine with the product of each."""
+def device_lines(found: Detection, *, width: int | None = None) -> list[str]:
+    """Return the devices of a machine with the product of each, in lines of at most `width` characters."""
     out: list[str] = []
     for d in found.devices:
         out.append(f"{d.kind} {d.index}: {d.name or 'no name'} ({d.source})")
         out += [f"  {line}" for line in _device(d)]
     out += [f"not asked: {n.reason}" for n in found.notes]
-    return out
+    if width is None:
+        return out
+    return [part for line in out for part in _hanging(line, width)]
+
+
+def _hanging(line: str, width: int) -> list[str]:
+    """Return a line in parts; what does not fit goes on below it, further in."""
+    if len(line) <= width:
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip()))
+    return textwrap.wrap(line.lstrip(), max(width, 20), initial_indent=indent, subsequent_indent=f"{indent}  ")
 
 
 def _device(d: Device) -> list[str]:
@@ -284,8 +315,11 @@ def _device(d: Device) -> list[str]:
     return lines
 
 
-def list_lines(skus: Sequence[tuple[Sku, Mapping[str, Any]]]) -> list[str]:
-    """Return the catalogue as a table: short name, product, bf16 or f16 peak and memory of one device."""
+def list_lines(skus: Sequence[tuple[Sku, Mapping[str, Any]]], *, width: int | None = None) -> list[str]:
+    """Return the catalogue as a table: short name, product, bf16 or f16 peak and memory of one device.
+
+    Where `width` is too narrow for it, product names are left out, and a line says so.
+    """
     rows = [["name", "product", "peak", "memory", "bandwidth", ""]]
     for sku, d in skus:
         peak = next((p for p in d["peaks"] if p["dtype"] in ("bf16", "f16") and p["engine"] == "matrix"), None)
@@ -298,7 +332,11 @@ def list_lines(skus: Sequence[tuple[Sku, Mapping[str, Any]]]) -> list[str]:
             format_bytes_per_s(rate) if isinstance(rate, float) else "-",
             f"1 of {sku.package.devices} devices" if sku.package.devices > 1 else "",
         ])  # fmt: skip
-    return columns(rows, indent="")
+    lines = columns(rows, indent="")
+    if width is None or max(len(line) for line in lines) <= width:
+        return lines
+    lines = columns([[r[0], *r[2:]] for r in rows], indent="", width=width)
+    return [*lines, "", "without product names: they need a wider terminal, or mansard hardware show NAME"]
 
 
 def _per_cycle(sku: Sku) -> str:
