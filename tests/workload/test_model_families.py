@@ -201,3 +201,9 @@ def test_a_window_without_a_pattern_names_the_missing_key() -> None:
     }  # fmt: skip
     with pytest.raises(InputError, match="missing layer_types"):
         load_model(config)
+
+
+def test_a_tower_alone_has_no_default_sizes() -> None:
+    tower = {"model_type": "siglip_vision_model", "architectures": ["SiglipVisionModel"], "num_hidden_layers": 2}
+    with pytest.raises(InputError, match="missing hidden_size"):
+        load_model(tower)

@@ -142,6 +142,10 @@ VARIANTS: list[tuple[str, str, dict[str, Any]]] = [
     ("hyperclovax", "HyperCLOVAXForCausalLM", {"num_hidden_layers": 2, "use_post_norm": False}),
     ("mellum", "MellumForCausalLM", {"num_hidden_layers": 3, "mlp_layer_types": ["sparse", "dense", "sparse"]}),
     ("ernie", "ErnieForMaskedLM", {}),
+    ("clip_vision_model", "CLIPVisionModel", {}),
+    ("siglip_vision_model", "SiglipVisionModel", {"num_hidden_layers": 2}),
+    ("vit_msn", "ViTMSNForImageClassification", {"num_hidden_layers": 2}),
+    ("vit_msn", "ViTMSNModel", {"num_hidden_layers": 2}),
     ("qwen3", "Qwen3ForQuestionAnswering", {"num_hidden_layers": 2}),
     ("dots1", "Dots1ForCausalLM", {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2, "num_hidden_layers": 3}),
 ]  # fmt: skip

@@ -14,6 +14,7 @@ SOURCES = {
     "xlm-roberta": "transformers 5.24 XLMRobertaConfig", "camembert": "transformers 5.24 CamembertConfig",
     "ernie": "transformers 5.24 ErnieConfig", "megatron-bert": "transformers 5.24 MegatronBertConfig",
     "distilbert": "transformers 5.24 DistilBertConfig", "vit": "transformers 5.24 ViTConfig",
+    "vit_msn": "transformers 5.24 ViTMSNConfig",
 }  # fmt: skip
 
 
@@ -147,6 +148,8 @@ def vit(reader: Reader, architecture: str, family: str, _outer: Reader | None = 
         head: tuple[Block, ...] = (
             Linear(out=labels_of(reader), into=hidden, path="classifier", block="head", bias=True),
         )
+    elif family == "vit_msn" and architecture.endswith("Model"):
+        head = ()
     elif architecture.endswith("Model"):
         width = reader.optional("pooler_output_size") or hidden
         head = (Linear(out=width, into=hidden, path="pooler.dense", block="pooler", bias=True),)
@@ -155,6 +158,21 @@ def vit(reader: Reader, architecture: str, family: str, _outer: Reader | None = 
             f"the head of class {architecture!r} is not known", "ViTModel or ViTForImageClassification"
         )
     return Parts(text=stack, head=head, tied=False, vocab=None)
+
+
+def vision_alone(reader: Reader, architecture: str, family: str, _outer: Reader | None = None) -> Parts:
+    """Return the image tower of CLIP or SigLIP where it is the whole model."""
+    if not architecture.endswith("VisionModel"):
+        raise reader.unsupported(f"class {architecture!r} of {family}", "CLIPVisionModel or SiglipVisionModel")
+    defaults, source = towers.CLIP_DEFAULTS, towers.CLIP_SOURCE
+    if family == "siglip_vision_model":
+        defaults, source = towers.SIGLIP_DEFAULTS, towers.SIGLIP_SOURCE
+    # At the top level sizes have no default; switches have.
+    switches = {key: defaults[key] for key in ("hidden_act", "num_channels", "vision_use_head") if key in defaults}
+    level = Reader(reader.values, reader.where, reader.log, reader.path, switches, source)
+    tower = towers.clip_vision(level) if family == "clip_vision_model" else towers.siglip_vision(level)
+    reader.read |= level.read
+    return Parts(text=tower, head=(), tied=False, vocab=None)
 
 
 def clip(reader: Reader, architecture: str, _family: str, _outer: Reader | None = None) -> Parts:
