@@ -5,7 +5,7 @@ The library mirrors the command line; each call returns records and prints nothi
 - `mansard.measure()`: what this machine can do, as `Ceilings`;
 - `mansard.estimate("llama-3.1-8b", on="h100-sxm", context=4096)`: what a model must consume;
 - `mansard.open_trace("profile.sqlite")`: a recorded profile as a `Timeline`;
-- `mansard.diagnose("profile.sqlite")`: the bottleneck of each device of a profile;
+- `mansard.diagnose("profile.sqlite", "ceilings.json")`: the bottleneck, from any files and options of the verb;
 - `mansard.hardware.match("NVIDIA H200")`: which product a name is;
 - `mansard.show(record)`, `mansard.to_polars(record)`, `to_pandas`, `to_arrow`: a record for display, and as a frame.
 

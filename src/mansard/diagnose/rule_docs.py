@@ -40,15 +40,15 @@ advice names the others (`overlaps`).
 #: What a rule may ask for beside operations, waits and ceilings, and the inputs that supply it: each field of `facts.Facts`.
 FACT_SOURCES = {
     "points": "`detailed.json` of `mansard measure`",
-    "workload": "a model's `config.json` with `--phase`; `real_tokens` and `cache_bytes` from Python alone",
+    "workload": "a model's `config.json` with `--phase`; `real_tokens`, `cache_bytes` and the rest with `--facts`",
     "gaps": "Kineto and Nsight Systems files with runtime calls and steps",
     "clock": "`mansard run` without `--ceilings`, which probes before and after",
     "memory": "Kineto with `profile_memory=True`, Nsight Systems with `--cuda-memory-usage=true`; calls for memory: any file "
     "with runtime calls and steps",
     "ranks": "the profiles of several ranks",
     "transfers": "Kineto and Nsight Systems files with copies",
-    "experts": "Python alone (`facts.ExpertFacts`): no file records routed tokens by rank",
-    "offload": "Python alone (`facts.OffloadFacts`): no file says which copies are experts",
+    "experts": "`--facts`: no file records routed tokens by rank",
+    "offload": "`--facts` with the size of one piece; copies of that size, their rate and the wait for them come from the profile",
     "pipeline": "a profile with steps, and a model with `--pp` and its micro-batches",
     "grids": "Kineto and Nsight Systems files of NVIDIA devices whose multiprocessors the file describes",
     "node_devices": "`--node-devices`, or a product whose node is in the catalogue",

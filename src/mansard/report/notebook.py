@@ -18,6 +18,7 @@ MOST_ROWS = 12
 RECORDS = (
     ("mansard.diagnose.records", "Diagnosis"),
     ("mansard.diagnose.profile", "DeviceDiagnosis"),
+    ("mansard.diagnose.answer", "Answer"),
     ("mansard.core.ceilings", "Ceilings"),
     ("mansard.report.frames", "Table"),
 )
