@@ -78,7 +78,7 @@ class _Owners:
 def siblings(path: Path) -> list[Path]:
     """Return the files of the recording that a file belongs to, itself among them: the same name but for the kind."""
     match = _NAME.match(path.name)
-    if match is None:
+    if match is None or not match[1]:  # rocprofv3 always writes a process id or a name before the kind
         return [path]
     # Counters are collected in runs of their own, whose times are not those of the other files.
     events_of = EVENT_FILES if match[2] != _COUNTERS else ()
