@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mansard.history.compare import ComparisonVerdict, Limits, compare, compare_lists
+from mansard.history.compare import ComparisonVerdict, Limits, compare, compare_lists, compare_measurements
 from mansard.history.documents import read_bytes, read_samples
 from mansard.history.evidence import bursts_of
-from mansard.history.records import Record
+from mansard.history.records import Measurement, Record
 from mansard.history.statistics import (
     Side,
     benjamini_hochberg,
@@ -22,6 +22,7 @@ from mansard.history.statistics import (
 )
 
 QUIET = Limits(run_ratio=0.0, draws=4000)
+STATED = Limits(unseen_ratio=0.01)  # who states the spread between runs needs none shown
 
 
 def record(*benchmarks: dict[str, object], environment: dict[str, object] | None = None) -> Record:
@@ -154,10 +155,10 @@ def point(times_ms: list[float], clock_hz: float, verdict: str = "normal") -> Re
 
 def test_a_change_that_is_only_the_clock_is_not_called() -> None:
     # 20 % slower at a clock that is 20 % lower: as many cycles as before.
-    slower = compare([point([10.0] * 9, 4.0e9)], [point([12.0] * 9, 4.0e9 / 1.2)])
+    slower = compare([point([10.0] * 9, 4.0e9)], [point([12.0] * 9, 4.0e9 / 1.2)], STATED)
     assert (slower.results[0].verdict, slower.results[0].code) == (ComparisonVerdict.INCONCLUSIVE, "clock_moved")
     # 40 % slower at that clock: 1.4 / 1.2 = 17 % more cycles.
-    both = compare([point([10.0] * 9, 4.0e9)], [point([14.0] * 9, 4.0e9 / 1.2)])
+    both = compare([point([10.0] * 9, 4.0e9)], [point([14.0] * 9, 4.0e9 / 1.2)], STATED)
     assert both.verdict is ComparisonVerdict.SLOWER
 
 
@@ -384,3 +385,33 @@ def test_limits_refuse_what_is_no_limit() -> None:
     ):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             Limits(**wrong)  # type: ignore[arg-type]
+
+
+# --- one process a side ---------------------------------------------------------------------------------------------
+
+
+def one_process(median_s: float, processes: int = 1) -> Measurement:
+    groups = tuple(tuple(median_s * (1.0 + 1e-3 * i) for i in range(9)) for _ in range(processes))
+    return Measurement(benchmark="step", metric="step_time_s", groups=groups, single=True)
+
+
+def test_one_process_a_side_calls_only_what_processes_do_not_differ_by() -> None:
+    found = compare_measurements([one_process(0.100)], [one_process(0.112)])
+    assert (found.verdict, found.code) == (ComparisonVerdict.INCONCLUSIVE, "single_process")
+    assert "three processes or more" in found.reason
+    # 10 % between processes, t of three degrees on either side: about half as long again is beyond it, twice is.
+    assert compare_measurements([one_process(0.100)], [one_process(0.250)]).verdict is ComparisonVerdict.SLOWER
+    # Who states what the machine does is believed, and so is what several processes show.
+    stated = Limits(run_ratio=0.01, unseen_ratio=0.01)
+    assert compare_measurements([one_process(0.100)], [one_process(0.112)], stated).verdict is ComparisonVerdict.SLOWER
+    assert compare_measurements([one_process(0.100, 3)], [one_process(0.112, 3)]).verdict is ComparisonVerdict.SLOWER
+
+
+def test_pairs_say_why_their_change_is_not_that_of_the_medians() -> None:
+    # The machine slows down threefold half way; the candidate is 5 % slower in each round, its slow half one round longer.
+    a = [1.0, 1.0, 1.0, 3.0, 3.0, 3.0]
+    b = [1.05, 1.05, 3.15, 3.15, 3.15, 3.15]
+    found = compare_lists(a, b, limits=Limits(interleaved=True))
+    # Ratios 1.05 five times, and 3.15 once; medians 2 and 3.15.
+    assert found.ratio == pytest.approx(1.05)
+    assert "medians of the sides alone differ by +57 %" in found.reason

@@ -30,7 +30,9 @@ def limit_options(function: F) -> F:
         click.option("--tolerance", default="2 %", show_default=True, help="The smallest relative change that matters."),
         click.option("--resolution", default="10 %", show_default=True, help="Same is said only if this would have been seen."),
         click.option("--floor", default="1 us", show_default=True, help="The smallest difference of a time that matters."),
-        click.option("--run-spread", default="1 %", show_default=True, help="Known spread of this machine between runs."),
+        click.option(
+            "--run-spread", help="Known spread of this machine between runs. [default: 1 %; 10 % where one process a side and no history show none]"
+        ),
         click.option("--interleaved", is_flag=True, help="Both sides were taken in turn, sample by sample."),
         click.option("--allow", multiple=True, metavar="COMPONENT", help="A condition that may differ."),
         click.option("--require", multiple=True, metavar="COMPONENT", help="Software that must be the same."),
@@ -53,13 +55,14 @@ def limits_of(options: dict[str, Any]) -> Limits:
     from mansard.history.rules import ratio_of
 
     differences(Fingerprint(), Fingerprint(), allow=options["allow"], require=options["require"])
+    stated = options["run_spread"]
+    known: dict[str, Any] = {} if stated is None else dict.fromkeys(("run_ratio", "unseen_ratio"), ratio_of(stated, "--run-spread"))
     try:
         return Limits(
             tolerance_ratio=ratio_of(options["tolerance"], "--tolerance"),
             resolution_ratio=ratio_of(options["resolution"], "--resolution"),
             floor_s=parse_quantity(options["floor"], "s"),
-            run_ratio=ratio_of(options["run_spread"], "--run-spread"),
-            interleaved=options["interleaved"], allow=options["allow"], require=options["require"],
+            **known, interleaved=options["interleaved"], allow=options["allow"], require=options["require"],
         )  # fmt: skip
     except ValueError as error:
         raise UsageError(str(error)) from None

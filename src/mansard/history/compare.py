@@ -14,10 +14,10 @@ from typing import Any
 
 from mansard.core.units import format_ratio
 from mansard.core.unknown import Unknown
-from mansard.history.evidence import Evidence, evidence_of
+from mansard.history.evidence import Evidence, evidence_of, unseen
 from mansard.history.fingerprint import Difference, differences
 from mansard.history.records import SHARES, Measurement, Record
-from mansard.history.statistics import DRAWS, LEVEL, RUN_RATIO, Ratio, benjamini_hochberg
+from mansard.history.statistics import DRAWS, LEVEL, RUN_RATIO, UNSEEN_RATIO, Ratio, benjamini_hochberg
 
 #: Fewer samples than this on a side decide nothing: of four and four, one arrangement in 35 separates them by chance.
 LEAST_SAMPLES = 5
@@ -52,6 +52,7 @@ class Limits:
         resolution_ratio: `same` is only said where a change beyond this would have been seen.
         floor_s: The smallest difference of a time that matters [s]: clocks and dispatch jitter below it.
         run_ratio: Known spread between runs of this machine (relative standard deviation).
+        unseen_ratio: The same where one process a side and no history show nothing of it.
         level: The accepted share of false alarms.
         interleaved: Both sides were taken in turn, sample by sample.
         allow, require: Components that may differ, or must not; see `fingerprint.differences`.
@@ -63,6 +64,7 @@ class Limits:
     resolution_ratio: float = 0.10
     floor_s: float = 1e-6
     run_ratio: float = RUN_RATIO
+    unseen_ratio: float = UNSEEN_RATIO
     level: float = LEVEL
     interleaved: bool = False
     allow: tuple[str, ...] = ()
@@ -71,7 +73,7 @@ class Limits:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("tolerance_ratio", "resolution_ratio", "floor_s", "run_ratio", "level"):
+        for name in ("tolerance_ratio", "resolution_ratio", "floor_s", "run_ratio", "unseen_ratio", "level"):
             value = getattr(self, name)
             if not math.isfinite(value) or value < 0:
                 raise ValueError(f"{name} must be finite and not negative, got {value!r}")
@@ -415,6 +417,9 @@ def _not_called(e: _Open, p: float | None, limits: Limits) -> tuple[ComparisonVe
     edge = 1.0 + limits.resolution_ratio
     shown = f"{_percent(r.value)}, 95 % interval {_percent(r.low)} to {_percent(r.high)}"
     if r.high > edge or r.low < 1.0 / edge:
+        alone = unseen(e.sides, limits)
+        if alone:
+            return ComparisonVerdict.INCONCLUSIVE, "single_process", f"{shown}: {alone}"
         reason = f"{shown}: too noisy to exclude a change of {limits.resolution_ratio:.0%}; take more samples or a quieter machine"
         return ComparisonVerdict.INCONCLUSIVE, "noisy", reason
     beyond = abs(math.log(r.value)) > math.log1p(limits.tolerance_ratio)

@@ -214,7 +214,7 @@ def _point(element: Mapping[str, Any]) -> list[Measurement]:
         element.get("verdict") == "implausible"
     ) else ""  # fmt: skip
     groups = _processes(seconds, (element.get("samples") or {}).get("windows"))
-    found = [Measurement(metric="time_s", groups=groups, flaw=flaw, **common)]
+    found = [Measurement(metric="time_s", groups=groups, flaw=flaw, single=len(groups) == 1, **common)]
     # A rate is an amount over the time of the sample; the amount is the document's own, so the definitions agree.
     median = finite(metrics.get("median_s"))
     for metric in ("bytes_per_s", "flop_per_s", "busbw_bytes_per_s", "algbw_bytes_per_s", "share_of_ceiling"):
@@ -272,8 +272,8 @@ def _run(d: Mapping[str, Any]) -> list[Measurement]:
         return [Measurement(metric="step_time_s", absent="the run has no steady steps", **common)]
     low, high = (float(x) for x in step["ci95_s"])
     found = [
-        Measurement(metric="step_time_s", groups=(samples,), **common) if samples
-        else Measurement(metric="step_time_s", stated=(median, low, high), count=int(step["count"]), **common)
+        Measurement(metric="step_time_s", groups=(samples,), single=True, **common) if samples
+        else Measurement(metric="step_time_s", stated=(median, low, high), count=int(step["count"]), single=True, **common)
     ]  # fmt: skip
     shares = (("mfu_ratio", d.get("mfu_ratio")), ("share_of_ceiling", (d.get("verdict") or {}).get("share_of_ceiling")))
     for metric, share in shares:

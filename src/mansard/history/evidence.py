@@ -12,7 +12,7 @@ import numpy as np
 
 from mansard.core.stats import median_interval
 from mansard.history.records import Measurement
-from mansard.history.statistics import Ratio, Side, ratio_of_medians, ratio_of_pairs
+from mansard.history.statistics import Ratio, Side, hidden, ratio_of_medians, ratio_of_pairs
 from mansard.measure.points.regimes import two_regimes
 
 if TYPE_CHECKING:
@@ -63,6 +63,22 @@ def evidence_of(a: Sequence[Measurement], b: Sequence[Measurement], limits: Limi
     return Evidence(ratio=ratio, cycles=cycles, values=values, note=note)
 
 
+def unseen(sides: Sequence[Sequence[Measurement]], limits: Limits) -> str:
+    """Return what to do where nothing shows how processes differ, so that it was assumed; empty where something does.
+
+    Args:
+        sides: Runs of the baseline and of the candidate.
+        limits: What counts as a change.
+    """
+    both = side_of(sides[0]), side_of(sides[1])
+    if _in_pairs(both, limits) or limits.unseen_ratio <= limits.run_ratio or not hidden([s.by_burst() for s in both]):
+        return ""
+    return (
+        f"one process a side shows nothing of the spread between processes: {limits.unseen_ratio:.0%} are assumed; "
+        "run each in three processes or more, compare with a history, or state --run-spread"
+    )
+
+
 def pair_note(ratio: float, of_medians: float) -> str:
     """Return why the change of pairs is not that of the two medians, where the two can be told apart.
 
@@ -91,9 +107,9 @@ def _in_cycles(m: Measurement) -> Measurement:
 
 def side_of(side: Sequence[Measurement]) -> Side:
     """Return runs as one side: what both kinds have is the figure, where some have samples and some only state theirs."""
-    exact, bursts = all(m.exact for m in side), bursts_of([m.taken for m in side])
+    exact, bursts, single = all(m.exact for m in side), bursts_of([m.taken for m in side]), all(m.single for m in side)
     if all(m.groups for m in side):
-        return Side(runs=tuple(m.groups for m in side), exact=exact, bursts=bursts)
+        return Side(runs=tuple(m.groups for m in side), exact=exact, bursts=bursts, single=single)
     stated = []
     for m in side:
         if m.stated is not None:
@@ -101,7 +117,7 @@ def side_of(side: Sequence[Measurement]) -> Side:
         else:
             s = median_interval(m.samples)
             stated.append((s.median, s.low, s.high))
-    return Side(stated=tuple(stated), exact=exact, bursts=bursts)
+    return Side(stated=tuple(stated), exact=exact, bursts=bursts, single=single)
 
 
 def bursts_of(taken: Sequence[str]) -> tuple[int, ...]:
@@ -172,5 +188,5 @@ def ratio_of(a: Sequence[Measurement], b: Sequence[Measurement], limits: Limits)
         groups = [[g for run in s.runs for g in run] for s in sides]
         return ratio_of_pairs(*groups, tolerance=limits.tolerance_ratio, draws=limits.draws, seed=limits.seed)
     return ratio_of_medians(
-        *sides, tolerance=limits.tolerance_ratio, run_ratio=limits.run_ratio, draws=limits.draws, seed=limits.seed
-    )
+        *sides, tolerance=limits.tolerance_ratio, run_ratio=limits.run_ratio, unseen_ratio=limits.unseen_ratio, draws=limits.draws, seed=limits.seed
+    )  # fmt: skip

@@ -150,7 +150,8 @@ def _google(_text: str, content: Mapping[str, Any]) -> list[Measurement]:
             aggregates.setdefault(name, {})[kind] = seconds
             aggregates[name]["repetitions"] = float(row.get("repetitions", 1))
     found = [
-        Measurement(benchmark=n, metric="time_s", groups=(tuple(v),), fingerprint=base) for n, v in repetitions.items()
+        Measurement(benchmark=n, metric="time_s", groups=(tuple(v),), fingerprint=base, single=True)
+        for n, v in repetitions.items()
     ]
     for name, a in aggregates.items():
         if name not in repetitions and "median" in a:
@@ -158,7 +159,12 @@ def _google(_text: str, content: Mapping[str, Any]) -> list[Measurement]:
             stated = _stated(a["median"], 1.2533 * a.get("stddev", 0.0), int(a["repetitions"]))
             found.append(
                 Measurement(
-                    benchmark=name, metric="time_s", stated=stated, count=int(a["repetitions"]), fingerprint=base
+                    benchmark=name,
+                    metric="time_s",
+                    stated=stated,
+                    count=int(a["repetitions"]),
+                    fingerprint=base,
+                    single=True,
                 )
             )
     lost = [n for n in failed if n not in repetitions]
@@ -221,10 +227,10 @@ def _pytest_benchmark(_text: str, content: Mapping[str, Any]) -> list[Measuremen
         data = tuple(float(x) for x in stats.get("data") or ())
         median, rounds = finite(stats.get("median")), int(stats.get("rounds", 0))
         if data:
-            found.append(Measurement(groups=(data,), **common))
+            found.append(Measurement(groups=(data,), single=True, **common))
         elif median is not None and median > 0 and rounds:
             stated = _stated(median, 1.2533 * float(stats.get("stddev", 0.0)), rounds)
-            found.append(Measurement(stated=stated, count=rounds, **common))
+            found.append(Measurement(stated=stated, count=rounds, single=True, **common))
         else:
             found.append(Measurement(absent="no rounds", **common))
     return found

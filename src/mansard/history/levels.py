@@ -188,7 +188,9 @@ def _kept(y: FloatArray, cuts: Sequence[int], least: float, floor: float, limit:
     return left
 
 
-def _gain_by_place(y: FloatArray, others: Sequence[int], places: FloatArray, phi: float, floor: float) -> FloatArray:
+def _gain_by_place(
+    y: FloatArray, others: Sequence[int], places: npt.NDArray[np.int64], phi: float, floor: float
+) -> FloatArray:
     """Return the log-likelihood with one more cut at each place, at a given phi."""
     n = y.size
     at = np.array([phi])

@@ -66,6 +66,7 @@ class Measurement:
         fingerprint: What it depends on.
         flaw: Why it must not be believed: the document called it implausible.
         absent: Why there is no figure.
+        single: All of it is known to come from one process, so it shows nothing of how processes differ.
         taken: When it was made, ISO 8601; empty takes the time of its record.
     """
 
@@ -80,6 +81,7 @@ class Measurement:
     fingerprint: Fingerprint = field(default_factory=Fingerprint)
     flaw: str = ""
     absent: str = ""
+    single: bool = False
     taken: str = ""
 
     @property
@@ -124,6 +126,7 @@ class Measurement:
             "stated": None if self.stated is None else list(self.stated), "count": self.count, "exact": self.exact,
             "primary": self.primary, "clock_hz": self.clock_hz,
             "fingerprint": {k: dict(v) for k, v in self.fingerprint.parts.items()}, "flaw": self.flaw, "absent": self.absent,
+            "single": self.single,
         }  # fmt: skip
 
 
@@ -135,6 +138,7 @@ def measurement_from_json(d: Mapping[str, Any]) -> Measurement:
         stated=None if stated is None else (float(stated[0]), float(stated[1]), float(stated[2])), count=int(d["count"]),
         exact=bool(d["exact"]), primary=bool(d["primary"]), clock_hz=d["clock_hz"],
         fingerprint=Fingerprint(parts=d["fingerprint"]), flaw=d["flaw"], absent=d["absent"],
+        single=bool(d.get("single", False)),
     )  # fmt: skip
 
 

@@ -162,6 +162,8 @@ def _limits(d: Any, where: str) -> Limits:
     ):
         if key in d:
             kept[name] = ratio_of(d[key], f"{where}: {key}")
+    if "run_ratio" in kept:
+        kept["unseen_ratio"] = kept["run_ratio"]  # who states what the machine does needs no assumption
     if "floor" in d:
         kept["floor_s"] = _seconds(d["floor"], f"{where}: floor")
     for key in ("allow", "require"):

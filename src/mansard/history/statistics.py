@@ -24,6 +24,11 @@ RUN_WEIGHT = 3
 #: What the spread inside a burst says of that between bursts, at least; see `Burst.floor`.
 INSIDE_SHARE = 0.5
 AMONG_SHARE = 1.5
+#: The spread between runs where nothing shows it: one process a side, and no history. Chosen such that of recorded self-comparisons of one
+#: process a side at most 2 % are called (docs/history.md).
+UNSEEN_RATIO = 0.10
+#: So many degrees of freedom of the spread between bursts are evidence of it.
+LEAST_EVIDENCE = 3
 #: Two processes of the same program are taken to differ by this much for as long as they live. Assumed, not measured: a floor for the few
 #: pairs of a comparison, which cannot show it themselves (docs/history.md).
 PAIR_RATIO = 0.005
@@ -69,12 +74,14 @@ class Side:
         stated: Value and 95 % interval of each run that has no samples.
         exact: A computed figure without spread.
         bursts: Which burst each run, or each stated figure, belongs to; empty is one burst for all.
+        single: Each run is known to be one process. Samples that tell nothing of processes are taken to come from several.
     """
 
     runs: tuple[tuple[tuple[float, ...], ...], ...] = ()
     stated: tuple[tuple[float, float, float], ...] = ()
     exact: bool = False
     bursts: tuple[int, ...] = ()
+    single: bool = False
 
     @property
     def samples(self) -> list[float]:
@@ -106,7 +113,14 @@ class Side:
                 whole, inside = float(np.median(np.concatenate(groups))), 0.0
             medians = [float(np.median(g)) for g in groups]
             among = float(np.std(medians, ddof=1)) if len(medians) > 1 else 0.0
-            found.append(Burst(centre=whole, inside=inside, among=among))
+            found.append(
+                Burst(
+                    centre=whole,
+                    inside=inside,
+                    among=among,
+                    processes=len(medians) if self.single else max(2, len(medians)),
+                )
+            )
         return found
 
 
@@ -123,11 +137,13 @@ class Burst:
         centre: Logarithm of the median of all samples.
         inside: Spread of the samples of a process (relative).
         among: Spread of the medians of its processes and runs (relative); 0 where there is one.
+        processes: How many there are: one cannot show how processes differ.
     """
 
     centre: float
     inside: float
     among: float
+    processes: int = 2
 
     def floor(self, run_ratio: float) -> float:
         """Return the least spread between this burst and others: what is known of the machine, or what the burst itself shows.
@@ -144,29 +160,44 @@ class Burst:
         return max(run_ratio, INSIDE_SHARE * self.inside, AMONG_SHARE * self.among)
 
 
-def between_bursts(sides: Sequence[Side], run_ratio: float) -> list[tuple[float, int]]:
+def hidden(every: Sequence[Sequence[Burst]]) -> bool:
+    """Return whether nothing in the bursts of the sides shows how one process differs from another."""
+    degrees = sum(len(b) - 1 for b in every)
+    return degrees < LEAST_EVIDENCE and all(b.processes < 2 for bursts in every for b in bursts)
+
+
+def between_bursts(
+    sides: Sequence[Side], run_ratio: float, unseen_ratio: float = UNSEEN_RATIO
+) -> list[tuple[float, int]]:
     """Return for each side the variance of its figure from burst to burst, on a logarithmic scale, and the degrees of freedom.
 
     Args:
         sides: The sides of a comparison: what either shows of the machine holds for both.
         run_ratio: What is known of the spread between runs on such a machine (relative standard deviation).
+        unseen_ratio: What is taken for a burst of one process, where no other tells how they differ.
 
     Runs of one burst share a regime, so they are never divided by: only bursts are. The spread of the centres of bursts is pooled
     over both sides, and no burst is taken to be surer than its own floor. A side of one burst has the degrees of that knowledge
     alone, however much the other side tells: its burst may be the odd one.
 
-    One run each with r = 1 %: variance 1e-4, three degrees of freedom.
+    Two processes a side that agree, with r = 1 %: variance 1e-4, three degrees of freedom. One process a side: 10 % are assumed.
 
-    >>> [(round(v, 6), d) for v, d in between_bursts([Side(runs=(((1.0,),),))] * 2, 0.01)]
+    >>> [(round(v, 6), d) for v, d in between_bursts([Side(runs=(((1.0,), (1.0,)),))] * 2, 0.01)]
     [(0.0001, 3), (0.0001, 3)]
+    >>> [(round(v, 6), d) for v, d in between_bursts([Side(runs=(((1.0,),),), single=True)] * 2, 0.01)]
+    [(0.01, 3), (0.01, 3)]
     """
     every = [s.by_burst() for s in sides]
     degrees = sum(len(b) - 1 for b in every)
     squares = sum(float(((c - c.mean()) ** 2).sum()) for c in (np.array([x.centre for x in b]) for b in every))
     pooled = squares / degrees if degrees else 0.0
+    shown = [AMONG_SHARE * b.among for bursts in every for b in bursts if b.processes > 1]
+    shown += [AMONG_SHARE * math.sqrt(pooled)] if degrees >= LEAST_EVIDENCE else []
+    alone = unseen_ratio if hidden(every) else max(shown)  # what a single process is taken to hide
     found = []
     for bursts in every:
-        variance = float(np.mean([max(b.floor(run_ratio) ** 2, pooled) for b in bursts])) / len(bursts)
+        floors = [max(b.floor(run_ratio), alone if b.processes < 2 else 0.0) for b in bursts]
+        variance = float(np.mean([max(f**2, pooled) for f in floors])) / len(bursts)
         found.append((variance, RUN_WEIGHT + (degrees if len(bursts) > 1 else 0)))
     return found
 
@@ -212,23 +243,24 @@ class Ratio:
 
 
 def ratio_of_medians(
-    a: Side, b: Side, *, tolerance: float, run_ratio: float = RUN_RATIO, draws: int = DRAWS, seed: int = 0
-) -> Ratio:
+    a: Side, b: Side, *, tolerance: float, run_ratio: float = RUN_RATIO, unseen_ratio: float = UNSEEN_RATIO, draws: int = DRAWS, seed: int = 0,
+) -> Ratio:  # fmt: skip
     """Return the ratio of the medians of two separate measurements.
 
     Args:
         a, b: Baseline and candidate.
         tolerance: The smallest change that matters, relative.
         run_ratio: Known spread between runs; 0 where both sides were taken in the same minutes.
+        unseen_ratio: The spread that is assumed where one process a side shows none.
         draws: Draws of the interval.
         seed: Seed, so that a verdict can be reproduced.
 
-    >>> r = ratio_of_medians(Side(runs=(((1.0,) * 9,),)), Side(runs=(((1.2,) * 9,),)), tolerance=0.02)
+    >>> r = ratio_of_medians(Side(runs=(((1.0,) * 9,) * 2,)), Side(runs=(((1.2,) * 9,) * 2,)), tolerance=0.02)
     >>> round(r.value, 3), r.low > 1.1, r.p_changed < 0.01
     (1.2, True, True)
     """
     rng = np.random.default_rng(seed)
-    of_a, of_b = between_bursts([a, b], run_ratio)
+    of_a, of_b = between_bursts([a, b], run_ratio, unseen_ratio)
     change = side_draws(b, draws, rng, of_b) - side_draws(a, draws, rng, of_a)
     return _ratio(math.log(b.median / a.median), change, tolerance)
 

@@ -223,7 +223,7 @@ def series_of(
     return Series(model="steps" if changes else "steady", changes=changes, **common, **facts)
 
 
-def _noise_facts(fit: Fit, n: int, least: float) -> dict[str, float]:
+def _noise_facts(fit: Fit, n: int, least: float) -> dict[str, Any]:
     """Return the noise of a series, its correlation, and the change half way that would be called one time in two."""
     columns = steps_of(n, [n // 2])
     whitened = columns.copy()

@@ -80,7 +80,7 @@ def comparison_document(found: Comparison, baseline: Sequence[str], candidate: S
         "empty": found.empty,
         "limits": {
             "tolerance_ratio": limits.tolerance_ratio, "resolution_ratio": limits.resolution_ratio, "floor_s": limits.floor_s,
-            "run_ratio": limits.run_ratio, "level": limits.level, "interleaved": limits.interleaved,
+            "run_ratio": limits.run_ratio, "unseen_ratio": limits.unseen_ratio, "level": limits.level, "interleaved": limits.interleaved,
             "multiplicity": "Benjamini-Hochberg", "allow": list(limits.allow), "require": list(limits.require),
         },
     })  # fmt: skip
