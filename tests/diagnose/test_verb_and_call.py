@@ -206,3 +206,44 @@ def test_records_stand_for_their_files(put_all: dict[str, str]) -> None:
         mansard.diagnose(3)
     with pytest.raises(MansardError, match="nothing to diagnose"):
         mansard.diagnose()
+
+
+def test_a_recording_is_judged_by_ceilings_from_elsewhere(
+    put_all: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import numpy as np
+
+    from mansard.core import Demand
+    from mansard.core.errors import UndecidedError
+    from mansard.trace.run import Operator, Part, RunTrace, Steps
+
+    product = Operator(
+        name="aten::mm",
+        category="gemm",
+        part=Part.FORWARD,
+        shapes="",
+        scope="device",
+        demand=Demand(flop={("bf16", "f32"): 3.5e9}),
+    )
+    start = np.arange(4, dtype=np.int64) * 10_000
+    run = RunTrace(
+        framework="torch", operators=(product,), op=np.zeros(4, dtype=np.int32), start_ns=start, end_ns=start + 10_000,
+        lane=np.zeros(4, dtype=np.int32), wait_start_ns=start[:0], wait_end_ns=start[:0], wait_cause=(),
+        steps=Steps(start_ns=start, end_ns=start + 10_000, source="loop", note="one pass"), window_ns=(0, 40_000), threads=2,
+    )  # fmt: skip
+    monkeypatch.setattr("mansard.diagnose.answer.load_run", lambda _folder: run)
+    folder = tmp_path / "rec"
+    folder.mkdir()
+    (folder / "meta.json").write_text(json.dumps({"schema": "recording/1", "argv": ["train.py", "--fast"]}))
+    found = mansard.diagnose(folder, put_all["ceilings"]).diagnosis
+    # 3.5 GFLOP in 10 us are 350 of 700 TFLOP/s.
+    assert found.operators[0].share_of_ceiling == pytest.approx(0.5)
+    assert found.program == "train.py --fast"
+    code, out = of_verb([str(folder), put_all["ceilings"], "--json"], capsys)
+    assert (code, json.loads(out)["program"]) == (0, "train.py --fast")
+    with pytest.raises(UndecidedError, match="is not in its recording"):
+        mansard.diagnose(folder)
+    with pytest.raises(MansardError, match="--peak: this is about a profile"):
+        mansard.diagnose(folder, put_all["ceilings"], peak=1e12)
+    with pytest.raises(MansardError, match="cannot change it"):
+        mansard.diagnose(folder, put_all["ceilings"], put_all["model"], phase="train", seq=8)
