@@ -246,3 +246,5 @@ def test_the_first_screen_says_how_sure_it_is(sample) -> None:
     doubted = render(dataclasses.replace(sample, findings=(quiet, busy))).partition('<nav class="contents"')[0]
     assert "Other programs used 80 % of the processors." in doubted
     assert "said further down" not in doubted
+    one = render(dataclasses.replace(sample, step=dataclasses.replace(sample.step, count=1)))
+    assert "One step was recorded, so its spread is not known" in one

@@ -46,7 +46,7 @@ GLOSSARY = (
         "headroom",
         "Observed time minus the least time at that ceiling: the most that a better implementation of the same work could save.",
     ),
-    ("measured", "Found by running it on this machine, or recorded while the program ran."),
+    ("measured", "Found by running it on the machine, or recorded while the program ran."),
     ("derived", "Computed from units x width x clock of the hardware."),
     ("declared", "Stated by the vendor or the user, not checked here."),
     ("modelled", "Follows from a model of what an operation must do, together with measured ceilings."),
@@ -173,6 +173,8 @@ class View:
         told = meaning.get(grade, "")
         said = f"{grade}: {told[0].lower()}{told[1:]}" if told else f"{grade}."
         doubts = [self._prose(n.text).rstrip(".") for n in self.d.findings if n.code in _DOUBTS]
+        if self.d.step.count == 1 and self.d.step.source != "none":
+            doubts.insert(0, "one step was recorded, so its spread is not known and warm-up may be in it")
         return [said, *(f"{d[0].upper()}{d[1:]}." for d in doubts[:3] if d)]
 
     def _more(self, count: int, where: str = "the JSON document") -> str:
