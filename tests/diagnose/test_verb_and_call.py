@@ -246,4 +246,4 @@ def test_a_recording_is_judged_by_ceilings_from_elsewhere(
     with pytest.raises(MansardError, match="--peak: this is about a profile"):
         mansard.diagnose(folder, put_all["ceilings"], peak=1e12)
     with pytest.raises(MansardError, match="cannot change it"):
-        mansard.diagnose(folder, put_all["ceilings"], put_all["model"], phase="train", seq=8)
+        mansard.diagnose(folder, put_all["ceilings"], put_all["model"])
