@@ -62,15 +62,3 @@ def median_interval(samples: Sequence[float] | FloatArray, *, resamples: int = 2
     ]
     low, high = np.percentile(np.concatenate(parts), [2.5, 97.5])
     return Summary(median=middle, low=float(low), high=float(high), best=float(x.min()), count=int(x.size))
-
-
-def weighted_median(values: Sequence[float] | FloatArray, weights: Sequence[float] | FloatArray) -> float:
-    """Return the value below which half of the weight lies.
-
-    >>> weighted_median([1.0, 2.0, 3.0], [1.0, 1.0, 5.0])
-    3.0
-    """
-    v, w = np.asarray(values, dtype=np.float64), np.asarray(weights, dtype=np.float64)
-    order = np.argsort(v, kind="stable")
-    total = np.cumsum(w[order])
-    return float(v[order][int(np.searchsorted(total, total[-1] / 2.0))])
