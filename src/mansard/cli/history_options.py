@@ -56,7 +56,9 @@ def limits_of(options: dict[str, Any]) -> Limits:
 
     differences(Fingerprint(), Fingerprint(), allow=options["allow"], require=options["require"])
     stated = options["run_spread"]
-    known: dict[str, Any] = {} if stated is None else dict.fromkeys(("run_ratio", "unseen_ratio"), ratio_of(stated, "--run-spread"))
+    known: dict[str, Any] = (
+        {} if stated is None else dict.fromkeys(("run_ratio", "unseen_ratio"), ratio_of(stated, "--run-spread"))
+    )
     try:
         return Limits(
             tolerance_ratio=ratio_of(options["tolerance"], "--tolerance"),
