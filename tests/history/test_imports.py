@@ -241,3 +241,10 @@ def test_the_published_suite() -> None:
     (time,) = read_bytes(text.encode(), source="metrics_report.jsonl").measurements
     assert (time.name, time.samples) == ("t_gemm m=8/time_s", pytest.approx((4e-3, 5e-3)))
     assert not read_bytes(json.dumps([{**row, "raw_times_ms": []}]).encode(), source="d").measurements[0].groups
+
+
+def test_a_document_of_another_kind_is_not_called_damaged() -> None:
+    samples = b'{"schema": "samples/1", "benchmarks": [{"name": "x", "runs": [[1.0]]}]}'
+    with pytest.raises(InputError, match="is no pyperf document") as caught:
+        read_bytes(samples, source="x.json", form="pyperf")
+    assert "looks like mansard" in caught.value.hint

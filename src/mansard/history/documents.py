@@ -52,6 +52,7 @@ def read_bytes(
             f"{source} is not text, expected a result document", hint="give the JSON of a mansard verb"
         ) from None
     content = _json(text)
+    asked = form
     if form == "auto":
         form = "mansard" if _is_ours(content) else imports.form_of(text, content)
     try:
@@ -62,6 +63,11 @@ def read_bytes(
     except InputError:
         raise
     except _DAMAGE as error:
+        if asked != "auto" and asked != (likely := _likely(text, content)):
+            hint = (
+                f"it looks like {likely}: leave the form out" if likely else "leave the form out to have it recognised"
+            )
+            raise InputError(f"{source} is no {form} document", hint=hint, code="other_kind") from None
         raise InputError(f"{source} is a damaged {form} document: {damage_in_words(error)}") from None
     found = [_finite_or_flawed(m) for m in found]
     if labels:
@@ -73,6 +79,18 @@ def read_bytes(
         source=source, schema=schema, created=created, sha256=hashlib.sha256(raw).hexdigest(), measurements=tuple(found),
         empty=_why_empty(found),
     )  # fmt: skip
+
+
+def _likely(text: str, content: Any) -> str:
+    """Return the kind of document that a text looks like; empty where it looks like none."""
+    from mansard.history import imports
+
+    if _is_ours(content):
+        return "mansard"
+    try:
+        return imports.form_of(text, content)
+    except InputError:
+        return ""
 
 
 def _unpacked(raw: bytes, source: str) -> bytes:
