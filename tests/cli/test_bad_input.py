@@ -162,3 +162,13 @@ def test_without_a_stdin_nothing_is_read_from_it(folder, capfd, monkeypatch):
     got, _, err = called(capfd, ["report", "-", "-o", "x.html"])
     assert got == 4
     assert "stdin is closed" in err
+
+
+def test_an_interrupt_is_one_line_and_leaves_nothing_half_written(folder, capfd, monkeypatch):
+    def interrupted(*_args, **_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mansard.predict.estimate.estimate", interrupted)
+    got, out, err = called(capfd, (*DECODE, "-o", "new.json"))
+    assert (got, out, err.strip()) == (130, "", "mansard: interrupted")
+    assert [p.name for p in folder.iterdir()] == ["old"]

@@ -65,6 +65,8 @@ def main(argv: list[str] | None = None) -> None:
             result: Any = cli.main(args=args, prog_name="mansard", standalone_mode=False)
         code = result if isinstance(result, int) else 0
     except (click.exceptions.Abort, KeyboardInterrupt):
+        with contextlib.suppress(OSError):
+            click.echo("mansard: interrupted", err=True)
         code = 130
     except click.ClickException as error:
         code = _refused(error, args)
