@@ -10,7 +10,7 @@ import pytest
 
 from mansard.core.errors import UsageError
 from mansard.measure.benchmarks import attention, attention_reference, paged
-from mansard.measure.benchmarks.attention_shape import AttentionShape, executed_flop
+from mansard.measure.benchmarks.attention_shape import AttentionShape, executed_flop, model_width_shape
 from mansard.measure.benchmarks.paged_shape import drawn_lengths, paged_shape
 from mansard.measure.points.benchmark import Benchmark, Where
 
@@ -193,6 +193,20 @@ def test_what_is_missing_is_named() -> None:
     grouped = FLASHED.waived(suite_example(num_kv_heads=2), "flax-nnx", where())
     assert grouped is not None
     assert "grouped-query" in grouped.reason
+
+
+def test_scores_that_are_not_scaled_are_right_and_a_scale_that_is_missing_is_seen() -> None:
+    # d_model 1024 in one head: scores are 32 times as large, and so is what their rounding does to the result
+    older = NAMED["naive_attention"]
+    p = params(older, d_model=1024, num_heads=1, seq_len=128, batch=1, causal=False, scale=False, dtype="f32")
+    prepared = older.prepare(p, "naive", where())
+    prepared.run(1)
+    assert prepared.verify().error_ratio < 1.0
+    shape = model_width_shape(p)
+    q, k, v = (np.random.default_rng(i).standard_normal((128, 1024)) for i in range(3))
+    wrong = attention_reference.forward_rows(q, k, v, np.arange(128), causal=False, scale=1.0 / 32.0)
+    operands = attention_reference.Operands(q=lambda *_: q, k=lambda *_: k, v=lambda *_: v)
+    assert attention_reference.check_attention(shape, operands, lambda *_: wrong, None).error_ratio > 100.0
 
 
 def test_older_names_divide_the_model_width_among_heads() -> None:

@@ -87,6 +87,11 @@ def test_operators_agree_with_f64(name: str, given: dict[str, Any], impl: str) -
     assert verified(name, impl, dtype="bf16", **given) < 1.0
 
 
+def test_results_of_four_bits_are_measured_on_a_cpu() -> None:
+    # given the memory of the result before, XLA:CPU refused its layout
+    assert verified("quantization", "xla", dtype="bf16", m=1, n=128, quant_dtype="f4_e2m1") < 1.0
+
+
 def test_compiler_counts_the_bytes_of_a_fused_operator() -> None:
     p = params("swiglu", batch=64, dim=32, dtype="f32")
     prepared = NAMED["swiglu"].prepare(p, "xla", where())

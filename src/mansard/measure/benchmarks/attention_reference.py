@@ -139,7 +139,20 @@ def check_attention(
             against += "; gradients of keys and values not checked at this size"
         else:
             checks.extend(_check_keys_and_values(shape, operands, gradients, against))
-    return Check(error_ratio=max(c.error_ratio for c in checks), against=against)
+    return Check(error_ratio=max(c.error_ratio for c in checks) / score_size(shape), against=against)
+
+
+def score_size(shape: AttentionShape) -> float:
+    """Return how large scores are, at least 1: their rounding is absolute in the exponent, so relative in the result.
+
+    A score is a sum of head_dim products of normal numbers, so its root mean square is scale * sqrt(head_dim).
+
+    >>> from mansard.measure.benchmarks.attention_shape import model_width_shape
+    >>> given = {"batch": 1, "seq_len": 8, "d_model": 1024, "num_heads": 1, "scale": False, "dtype": "f32"}
+    >>> score_size(model_width_shape(given))
+    32.0
+    """
+    return max(1.0, shape.scale * math.sqrt(shape.head_dim))
 
 
 def _check_keys_and_values(

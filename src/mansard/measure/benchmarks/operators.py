@@ -63,7 +63,9 @@ def _in_jax(operator: Operator, params: Params) -> Prepared:
     from mansard.measure.points import with_jax
 
     inputs = [_made(o, seed, with_jax.array, _jax_complex) for seed, o in enumerate(operator.operands)]
-    call = with_jax.compiled(operator.in_jax(), inputs)
+    # XLA:CPU lays out a packed result of four bits otherwise than the argument that its memory would be given as.
+    packed = params.get("quant_dtype") is not None and short_dtype(params["quant_dtype"]) == "f4_e2m1"
+    call = with_jax.compiled(operator.in_jax(), inputs, reuse=not packed)
     names = [o.name for o in operator.operands]
     facts = {"implementation": "one XLA program", **operator.facts}
     return prepared_jax(
