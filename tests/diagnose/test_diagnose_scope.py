@@ -187,3 +187,14 @@ def test_a_missed_target_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFi
     assert exit_code(path, "--hardware", "h100-sxm", "--target", "step <= 1 s") == 0
     # The share of this profile's kernels is not known: no target about it can be judged.
     assert exit_code(path, "--hardware", "h100-sxm", "--target", "share >= 0.1") == 3
+
+
+def test_recorded_work_beyond_what_was_given_is_other_work() -> None:
+    # A part of the operators alone did 5.35 TFLOP in a step; 1.02 were given: 5.2 times, which no recomputation explains.
+    given = StatedWork(flop=1.02e12, of="forward", span="step", devices=1)
+    check = check_scope(given, Seen(steps=1, devices=1, backward=False, least_flop=5.35e12))
+    assert check.refused
+    assert "5.2 times what was given" in check.mismatches[0].text
+    # Recomputation executes a third more than the model's work: that is the same step.
+    fine = check_scope(given, Seen(steps=1, devices=1, backward=False, least_flop=1.02e12 * 4 / 3))
+    assert not fine.refused

@@ -278,10 +278,13 @@ def _seen(timeline: Timeline, device: int, scene: _Scene) -> Seen:
     table = timeline.of(Event.KERNEL)
     steps = scene.steps
     recorded: float | Unknown = Unknown("no steps", ())
+    least = 0.0
     if steps.count:
         rows = (table.device == device) & (table.start_ns >= steps.start_ns[0]) & (table.start_ns < steps.end_ns[-1])
         count = counted(timeline, rows) if rows.any() else Unknown("no kernel in the steps")
         recorded = count if isinstance(count, Unknown) else Unknown("not all of it is recorded")
+        if isinstance(count, Counted) and not isinstance(count.any_flop, Unknown):
+            least = count.any_flop / steps.count
         if (
             isinstance(count, Counted)
             and count.flop_coverage_ratio >= COVERED
@@ -289,7 +292,7 @@ def _seen(timeline: Timeline, device: int, scene: _Scene) -> Seen:
         ):
             recorded = count.any_flop / steps.count
     return Seen(
-        steps=inside, devices=devices, backward=backward, region=found is not None, recorded_flop=recorded,
+        steps=inside, devices=devices, backward=backward, region=found is not None, recorded_flop=recorded, least_flop=least,
         micro_batches=_micro_batches(timeline, device, scene) if backward else None,
     )  # fmt: skip
 

@@ -19,6 +19,8 @@ FORWARD, TRAIN = "forward", "train"
 #: FLOP of forward and backward over those of the forward pass alone.
 BACKWARD_FACTOR = 3.0
 _CLOSE = 0.10
+#: Recomputation executes at most 4/3 of the work of a step, and a full square twice its attention: more is other work.
+_OTHER_WORK = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,7 @@ class Seen:
         micro_batches: Backward passes per step; None where they cannot be told.
         recorded_flop: FLOP that the profile records for one device and one step, where they cover it [FLOP].
         region: Whether the time is a range that was asked for, and so one occurrence of something.
+        least_flop: FLOP of one device and one step that are recorded of a part of the operators alone [FLOP].
     """
 
     steps: int | Unknown
@@ -63,6 +66,7 @@ class Seen:
     micro_batches: int | None = None
     recorded_flop: float | Unknown = _NOT_RECORDED
     region: bool = True
+    least_flop: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +235,17 @@ def explained_by(ratio: float, seen: Seen) -> str:
 
 def _against_record(flop: float, seen: Seen) -> list[Mismatch]:
     """Return the mismatch with what the operators in the profile recorded, where one of the known factors explains it."""
+    inside = seen.steps if isinstance(seen.steps, int) and seen.region else 1  # what is recorded is of the whole range
+    least = seen.least_flop / max(1, inside)
+    if least > _OTHER_WORK * flop and not (
+        is_known(seen.recorded_flop) and explained_by(seen.recorded_flop / flop, seen)
+    ):
+        ratio = least / flop
+        text = (
+            f"operators whose FLOP are recorded did {format_flop(least)} in a step, {ratio:.1f} times what was given "
+            f"({format_flop(flop)}): it is not the work of this step (batch, sequence length, model, or phase)"
+        )
+        return [Mismatch(what="record", factor=ratio, text=text, needs=("--batch", "--seq", "--phase", "--flops-of"))]
     if not is_known(seen.recorded_flop) or seen.recorded_flop <= 0:
         return []
     ratio = seen.recorded_flop / flop
