@@ -19,6 +19,7 @@ from mansard.core import Implausible, Unknown, UsageError
 from mansard.core.document import dumps
 from mansard.report.document import to_document
 from mansard.report.figures import figures
+from mansard.report.figures_base import drawable
 from mansard.report.notebook import register
 
 HOSTILE = "$\\frac{1}{$ <script>alert(1)</script>\x00\u202e" + "K" * 10_000
@@ -221,3 +222,10 @@ def test_report_figures_draws_runs_and_points(tmp_path, sample) -> None:
     (tmp_path / "p.html").unlink()
     assert isinstance(CliRunner().invoke(report, [*files, *out]).exception, UsageError)  # figures that exist
     assert not (tmp_path / "p.html").exists()
+
+
+@pytest.mark.filterwarnings("error")
+def test_characters_that_the_font_lacks_are_escapes(sample, tmp_path) -> None:
+    named = tuple(dataclasses.replace(o, name="\u5f20" + o.name) for o in sample.operators[:3])
+    assert figures(dataclasses.replace(sample, operators=named), tmp_path, ("svg",))
+    assert drawable("\u5f20 \u00b5s") == "\\u5f20 \u00b5s"

@@ -15,13 +15,14 @@ from mansard.report.figures_base import (
     COLOURS,
     FORMATS,
     HATCHES,
+    drawable,
     keyed,
     letters_on_lines,
     log_axis,
     new_figure,
     write_figures,
 )
-from mansard.report.text import clean, distinct_names, intensity, shorten
+from mansard.report.text import distinct_names, intensity, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -195,7 +196,7 @@ def _group_name(group: Sequence[Line]) -> str:
     first = group[0].ceiling
     kind = "" if first.kind.value == "measured" else f" ({first.kind.value})"
     write = format_bytes_per_s if group[0].slanted else format_flop_per_s
-    labels = dict.fromkeys(shorten(clean(n.ceiling.resource.label).removesuffix(" bandwidth"), 40) for n in group)
+    labels = dict.fromkeys(shorten(drawable(n.ceiling.resource.label).removesuffix(" bandwidth"), 40) for n in group)
     return f"{', '.join(labels)} {write(first.value)}{kind}"
 
 
@@ -219,7 +220,7 @@ def _time(diagnosis: Diagnosis) -> Figure:
                           label=label)  # fmt: skip
                 left += width
         axes.annotate(format_s(left), (left, y), xytext=(2, 0), textcoords="offset points", va="center")
-    axes.set_yticks(range(len(rows)), [shorten(clean(name), 30) for name, _ in rows])
+    axes.set_yticks(range(len(rows)), [shorten(drawable(name), 30) for name, _ in rows])
     axes.invert_yaxis()
     axes.set_xlim(0, 1.18 * max(step, *(sum(a.values()) for _, a in rows)) or 1.0)
     _time_axis(axes)
@@ -259,7 +260,7 @@ def _operators(diagnosis: Diagnosis) -> Figure:
         else:
             axes.barh(y, 0.0, color=colour, hatch=HATCHES[bound], edgecolor="white", linewidth=0, label=label)
         axes.annotate(_share(o), (o.time_s, y), xytext=(2, 0), textcoords="offset points", va="center")
-    axes.set_yticks(range(len(rows)), [shorten(clean(name), 30) for _, name in rows])
+    axes.set_yticks(range(len(rows)), [shorten(drawable(name), 30) for _, name in rows])
     axes.invert_yaxis()
     axes.set_xlim(0, 1.3 * max((o.time_s for o, _ in rows), default=1.0))
     _time_axis(axes, 3)

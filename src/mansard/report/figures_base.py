@@ -11,6 +11,7 @@ import io
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,29 @@ _STYLE = {
     "svg.hashsalt": "mansard", "text.parse_math": False, "text.usetex": False, "savefig.dpi": DPI, "axes.spines.top": False,
     "axes.spines.right": False,
 }  # fmt: skip
+
+
+@cache
+def _glyphs() -> frozenset[int]:
+    """Return the characters that the font of the figures has."""
+    from matplotlib.font_manager import findfont
+    from matplotlib.ft2font import FT2Font
+
+    return frozenset(FT2Font(findfont("DejaVu Sans")).get_charmap())
+
+
+def drawable(text: object, *, ascii_only: bool = False) -> str:
+    """Return foreign text made safe to read, with an escape for each character that the font does not have.
+
+    Args:
+        text: Any text.
+        ascii_only: Whether everything beyond ASCII becomes an escape.
+    """
+    safe = clean(text, ascii_only=ascii_only)
+    if safe.isascii():
+        return safe
+    known = _glyphs()
+    return "".join(c if ord(c) in known else ascii(c)[1:-1] for c in safe)
 
 
 def write_figures(
@@ -103,7 +127,7 @@ def targets_of(names: Iterable[str], directory: Path, formats: Sequence[str], *,
 
 def _metadata(form: str, title: str) -> dict[str, Any]:
     """Return what a file says of itself; no date, so that the same result gives the same file."""
-    title = clean(title, ascii_only=True)
+    title = drawable(title, ascii_only=True)
     if form == "pdf":
         return {"Title": title, "Creator": "mansard", "CreationDate": None}
     return {"Title": title, "Date": None} if form == "svg" else {"Title": title, "Software": "mansard"}
@@ -191,5 +215,5 @@ def keyed(names: Iterable[str]) -> str:
     >>> keyed(["L1", "DRAM"])
     'a\\xa0L1; b\\xa0DRAM'
     """
-    pairs = [f"{letter} {clean(name)}" for letter, name in zip(letters(), names, strict=False)]
+    pairs = [f"{letter} {drawable(name)}" for letter, name in zip(letters(), names, strict=False)]
     return "; ".join(p.replace(" ", "\u00a0") if len(p) < _LINE_LENGTH else p for p in pairs)

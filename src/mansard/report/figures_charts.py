@@ -13,6 +13,7 @@ from mansard.report.figures_base import (
     COLOURS,
     FORMATS,
     HATCHES,
+    drawable,
     keyed,
     letters_on_lines,
     log_axis,
@@ -20,7 +21,7 @@ from mansard.report.figures_base import (
     write_figures,
 )
 from mansard.report.sections.blocks import Chart, Series
-from mansard.report.text import clean, intensity, shorten
+from mansard.report.text import intensity, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,7 +72,7 @@ def _slug(text: str) -> str:
     >>> _slug("Achieved FLOP/s against N")
     'achieved-flop-s-against-n'
     """
-    return re.sub(r"[^a-z0-9]+", "-", clean(text, ascii_only=True).lower()).strip("-")[:60] or "figure"
+    return re.sub(r"[^a-z0-9]+", "-", drawable(text, ascii_only=True).lower()).strip("-")[:60] or "figure"
 
 
 def _unique(name: str, taken: Iterable[str]) -> str:
@@ -97,7 +98,7 @@ def _bars(chart: Chart) -> Figure:
     shown = rows[:MOST_ROWS]
     below = [f"{len(rows) - len(shown)} more rows are not drawn"] if len(rows) > len(shown) else []
     if chart.uprights:
-        below.insert(0, "; ".join(f"upright line: {clean(name)}" for _, name in chart.uprights))
+        below.insert(0, "; ".join(f"upright line: {drawable(name)}" for _, name in chart.uprights))
     figure, axes = new_figure(0.75 + 0.165 * max(2, len(shown)), below)
     left = dict.fromkeys(rows, 0.0)
     series = [s for s in chart.series if s.mode == "bars"]
@@ -111,15 +112,15 @@ def _bars(chart: Chart) -> Figure:
         axes.barh(
             [shown.index(x) + shift for x, _ in pairs], [y for _, y in pairs],
             left=[left[x] if chart.stacked else 0.0 for x, _ in pairs], height=height, color=colour, edgecolor="white",
-            linewidth=0.3, hatch=HATCHES.get(s.colour, _BAR_HATCHES[number % len(_BAR_HATCHES)]), label=shorten(clean(s.name), 24),
+            linewidth=0.3, hatch=HATCHES.get(s.colour, _BAR_HATCHES[number % len(_BAR_HATCHES)]), label=shorten(drawable(s.name), 24),
         )  # fmt: skip
         for x, y in pairs:
             left[x] += y
     for value, _ in chart.uprights:
         axes.axvline(value, color="#333333", linewidth=0.8, linestyle="dashed")
-    axes.set_yticks(range(len(shown)), [shorten(clean(x), 30) for x in shown])
+    axes.set_yticks(range(len(shown)), [shorten(drawable(x), 30) for x in shown])
     axes.invert_yaxis()
-    title = clean(chart.x_title or chart.y_title)
+    title = drawable(chart.x_title or chart.y_title)
     axes.set_xlabel(_title(title))
     _linear(axes.xaxis, title, percent=chart.percent)
     if len(series) > 1 or (series and series[0].name):
@@ -173,7 +174,7 @@ def _series(axes: Axes, s: Series, number: int) -> None:
         "linestyle": lines,
         "marker": mark,
         "markersize": 3,
-        "label": shorten(clean(s.name), 46),
+        "label": shorten(drawable(s.name), 46),
     }
     if any(v is not None for v in (*s.low, *s.high)):
         minus = [0.0 if v is None else max(0.0, y - v) for y, v in zip(s.y, s.low, strict=True)]
@@ -197,12 +198,12 @@ def _along(axes: Axes, chart: Chart) -> list[list[tuple[float, float]]]:
 
 def _writer(title: str) -> Callable[[float], str] | None:
     """Return how the figures of an axis are written, None where its title names no unit that has prefixes."""
-    return next((write for end, write in _WRITERS if clean(title).endswith(end)), None)
+    return next((write for end, write in _WRITERS if drawable(title).endswith(end)), None)
 
 
 def _title(title: str) -> str:
     """Return the title of an axis without the unit that its figures have."""
-    plain = clean(title)
+    plain = drawable(title)
     return re.sub(r", (bytes|s|seconds|B/s|FLOP/s)$", "", plain) if _writer(plain) else plain
 
 
