@@ -133,6 +133,10 @@ def run_points(wanted: Wanted, *, more: Callable[[list[dict[str, Any]]], None] |
         _refresh(session, wanted)
     waived = [(w.point, f"{w.waived.reason} (missing: {w.waived.missing})") for w in plan.waived]
     if wanted.dry_run:
+        if wanted.spread_s and not wanted.quiet:
+            click.echo(
+                f"note: the points take turns over {wanted.spread_s:g} s, or longer where they need it", err=True
+            )
         points_text.show_plan(plan, session.survey(plan.points), waived, as_json=wanted.as_json)
         return 0
     if not wanted.as_json:
@@ -207,7 +211,8 @@ def _say_size(plan: Plan, wanted: Wanted, session: Session) -> None:
         axes = " x ".join(f"{name} {count}" for name, count in product.axes.items())
         click.echo(f"sweep of {product.benchmark}: {axes} = {product.size} points", err=True)
     click.echo(
-        f"{len(plan.points)} points, {len(plan.waived)} waived by the plan; about {format_s(about_s)}{within}", err=True
+        f"{len(plan.points)} point{'' if len(plan.points) == 1 else 's'}, {len(plan.waived)} waived by the plan; about {format_s(about_s)}{within}",
+        err=True,
     )
 
 

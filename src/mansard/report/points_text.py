@@ -274,7 +274,9 @@ def show_plan(
         line = f"{clean(point.name)}  [{clean(point.origin)}]  {reason or f'about {format_s(expected or 0.0)}'}"
         click.echo(wrapped(line, width, ""))
     run = sum(1 for _, reason, _ in rows if not reason)
-    click.echo(f"{run} of {len(rows)} points would run, in about {format_s(total)}; values: {plan.order}")
+    click.echo(
+        wrapped(f"{run} of {len(rows)} points would run, in about {format_s(total)}; values: {plan.order}", width, "")
+    )
 
 
 def show_benchmarks(*, as_json: bool) -> None:
