@@ -129,7 +129,7 @@ def separate(bursts: list[dict[str, Any]], comparisons: int, seed: int, runs: in
     def side(chosen: list[int], name: str, planted: float) -> list[Measurement]:
         return [
             Measurement(
-                benchmark=name, metric="time_s", groups=tuple(tuple(r[f"{name} {planted:.2f}"]) for r in bursts[i]["runs"][:runs]),
+                benchmark=name, metric="time_s", single=True, groups=tuple(tuple(r[f"{name} {planted:.2f}"]) for r in bursts[i]["runs"][:runs]),
                 # Bursts of a recording are seconds apart; a history has them on other days, so each is told to be one of its own.
                 taken=datetime.fromtimestamp(bursts[i]["time"] + 3600.0 * i, UTC).isoformat(),
             )
