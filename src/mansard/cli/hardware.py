@@ -84,12 +84,13 @@ def show(name: str, folders: tuple[Path, ...], as_json: bool) -> None:
       mansard hardware show h200
       mansard hardware show mi250x --json
     """
+    from mansard.cli.outputs import stdout_width
     from mansard.hardware.catalogue import load
     from mansard.hardware.describe import show_document
     from mansard.report.hardware_text import show_lines
 
     document = show_document(load(name, directories=folders))
-    _print("hardware_show/1", document, show_lines(document), as_json)
+    _print("hardware_show/1", document, show_lines(document, width=stdout_width()), as_json)
 
 
 @command.command("match", short_help="Which product is this?")
@@ -210,6 +211,7 @@ def peak_(name: str | None, folders: tuple[Path, ...], as_json: bool, **given: A
 
 
 def _peak(name: str | None, folders: tuple[Path, ...], as_json: bool, given: Mapping[str, Any]) -> int:
+    from mansard.cli.outputs import stdout_width
     from mansard.core.errors import UsageError
     from mansard.core.units import parse_quantity
     from mansard.core.unknown import is_known
@@ -241,7 +243,7 @@ def _peak(name: str | None, folders: tuple[Path, ...], as_json: bool, given: Map
     document = {"name": name}
     if sku is not None:
         document = peak_document(sku, _question(given, read))
-        lines = peak_lines(document)
+        lines = peak_lines(document, width=stdout_width())
         if given["mix"] is not None:
             document["mix"] = mixed(document["rows"], _mix(given))
             lines = [*lines, "", *mix_lines(document["mix"])]

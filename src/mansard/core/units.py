@@ -20,6 +20,8 @@ _UNIT = re.compile(
     r"(?P<prefix>Ki|Mi|Gi|Ti|Pi|[kKMGTPEmunp]?)"
     r"(?P<base>FLOP/s|FLOPS|FLOP|OP/s|bytes/s|bytes|byte/s|byte|bit/s|bit|B/s|B|Hz|s|W|J)$"
 )
+#: The micro sign and the Greek letter, both in use.
+_MICRO = {0x00B5: "u", 0x03BC: "u"}
 _AMBIGUOUS = {
     "gbps": ("400 Gbit/s (bits)", "50 GB/s (bytes)"),
     "mbps": ("100 Mbit/s (bits)", "12.5 MB/s (bytes)"),
@@ -64,6 +66,8 @@ def parse_quantity(text: str, dimension: str) -> float:
     50000000000.0
     >>> parse_quantity("80 GiB", "bytes")
     85899345920.0
+    >>> parse_quantity("5 \N{MICRO SIGN}s", "s") == 5e-6
+    True
     """
     match = _NUMBER.match(text)
     if match is None:
@@ -79,7 +83,7 @@ def parse_quantity(text: str, dimension: str) -> float:
                 hint="write Gbit/s for bits, GB/s for bytes, TFLOP/s for a rate, TFLOP for an amount",
                 code="ambiguous_unit",
             )
-    parsed = _UNIT.match(unit)
+    parsed = _UNIT.match(unit.translate(_MICRO))
     if parsed is None:
         what = f"unknown unit {unit!r} in {text!r}" if unit else f"{text!r} has no unit, expected {_words(dimension)}"
         raise UsageError(what, hint=f"write it like {_example(dimension)}")

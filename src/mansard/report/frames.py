@@ -252,7 +252,7 @@ def table_of(record: Any) -> Table:
     if isinstance(record, list | tuple) and record and all(isinstance(e, Mapping) for e in record):
         return points_table(record)
     raise UsageError(
-        f"a {type(record).__name__} has no table", hint="give a Diagnosis, Ceilings, or the elements of detailed.json"
+        f"{type(record).__name__} has no table", hint="give a Diagnosis, Ceilings, or the elements of detailed.json"
     )
 
 

@@ -76,8 +76,8 @@ class _Sources:
         return ["", "Sources (date, certainty)", *(f"  [{n}] {text}" for text, n in self.known.items())]
 
 
-def show_lines(document: Mapping[str, Any]) -> list[str]:
-    """Return a product with the receipt of each number."""
+def show_lines(document: Mapping[str, Any], *, width: int | None = None) -> list[str]:
+    """Return a product with the receipt of each number, in lines of at most `width` characters."""
     package, sources = document["package"], _Sources()
     out = [f"{document['name']}: {document['product']}"]
     out.append(f"  file: {document['origin']}")
@@ -85,14 +85,14 @@ def show_lines(document: Mapping[str, Any]) -> list[str]:
         out.append(f"  a device is {package['device']}: {package['devices']} devices per package; figures are of one")
     if document["peaks"]:
         out += ["", "Peaks, dense"]
-        out += columns([["", "declared", "derived", "", "", ""], *_peak_table(document["peaks"], sources)])
+        out += columns([["", "declared", "derived", "", "", ""], *_peak_table(document["peaks"], sources)], width=width)
     out += ["", "Memory"] if document["memory"] else []
     out += columns([
         [m["level"], format_binary_bytes(m["capacity_bytes"]) + (f" x {m['instances']}" if m["instances"] > 1 else ""),
          format_bytes_per_s(m["bytes_per_s"]) if isinstance(m["bytes_per_s"], float) else "bandwidth unknown",
          sources.mark(m), "; ".join(t for t in ("at most; as bought" if m["configurable"] else "", m["note"] or "") if t)]
         for m in document["memory"]
-    ])  # fmt: skip
+    ], width=width)  # fmt: skip
     if document["links"]:
         out += ["", "Links, one way"]
         out += columns([
@@ -100,22 +100,22 @@ def show_lines(document: Mapping[str, Any]) -> list[str]:
              "latency unknown" if link["latency_s"] is None else format_s(link["latency_s"]), sources.mark(link),
              link["topology"]]
             for link in document["links"]
-        ])  # fmt: skip
-    out += ridge_lines(document["ridge_points"])
+        ], width=width)  # fmt: skip
+    out += ridge_lines(document["ridge_points"], width=width)
     out += ["", "Units"]
-    out += columns([[u["name"], _count(u), sources.mark(u), u["note"] or ""] for u in document["units"]])
+    out += columns([[u["name"], _count(u), sources.mark(u), u["note"] or ""] for u in document["units"]], width=width)
     facts = [[f"{c['name']} clock", format_hz(c["hz"]), sources.mark(c), ""] for c in document["clocks"]]
     if document["power"]:
         facts.append(["TDP", f"{document['power']['tdp_w']:g} W", sources.mark(document["power"]), ""])
     facts += [["price", f"{p['usd_per_hour']:g} USD/h", sources.mark(p), p["offer"]] for p in document["prices"]]
     out += ["", "Other"] if facts else []
-    out += columns(facts)
+    out += columns(facts, width=width)
     identity = document["identity"]
     names = [*document["aliases"], *(f"PCI {p}" for p in identity["pci"]), *identity["cpuid"]]
     if names:
         out += ["", f"Matched by {sources.mark(identity)}: {'; '.join(names)}"]
     out += [f"Note: {n}" for n in document["notes"]]
-    return [*out, *sources.lines()]
+    return _fitted([*out, *sources.lines()], width)
 
 
 def _peak_table(peaks: Sequence[Mapping[str, Any]], sources: _Sources) -> list[list[str]]:
@@ -144,7 +144,7 @@ def _count(u: Mapping[str, Any]) -> str:
     return f"{u['per_group']} per {u['group']}, {groups} {u['group']}s{width}"
 
 
-def ridge_lines(ridges: Sequence[Mapping[str, Any]]) -> list[str]:
+def ridge_lines(ridges: Sequence[Mapping[str, Any]], *, width: int | None = None) -> list[str]:
     """Return the ridge points as a table, or nothing."""
     if not ridges:
         return []
@@ -155,10 +155,10 @@ def ridge_lines(ridges: Sequence[Mapping[str, Any]]) -> list[str]:
         row = [_key(r), r["level"], text, f"square product from N = {r['gemm_size']:.0f}"]
         seen.setdefault((f"{r['dtype']} into {r['accumulate']}", r["level"], text), row)
     rows = list(seen.values())
-    return ["", "Ridge points (compute-bound above)", *columns(rows)]
+    return ["", "Ridge points (compute-bound above)", *columns(rows, width=width)]
 
 
-def peak_lines(d: Mapping[str, Any]) -> list[str]:
+def peak_lines(d: Mapping[str, Any], *, width: int | None = None) -> list[str]:
     """Return derived beside declared peaks and the views that were asked for."""
     scope = (
         f"{d['cores']:g} core" + ("s" if d["cores"] != 1 else "")
@@ -173,20 +173,20 @@ def peak_lines(d: Mapping[str, Any]) -> list[str]:
         out.append(f"clock {format_hz(d['clock_hz'])}, named by the user")
     if d["rows"]:
         out += ["", "Peaks, dense"]
-        out += columns([["", "derived", "declared", "ratio", ""], *(_peak_cells(r) for r in d["rows"])])
+        out += columns([["", "derived", "declared", "ratio", ""], *(_peak_cells(r) for r in d["rows"])], width=width)
         out += [f"  = {text}" for text in d["ratios_say"]]
         out += _differences(d["rows"])
     if d["unit_peaks"]:
         out += ["", "By unit"]
         out += columns([[u["unit"], f"{u['dtype']} into {u['accumulate']}", _rate(u["flop_per_s"]), u["formula"]]
-                        for u in d["unit_peaks"]])  # fmt: skip
+                        for u in d["unit_peaks"]], width=width)  # fmt: skip
         out += dict.fromkeys(f"  ! {u['unit']}: {u['note']}" for u in d["unit_peaks"] if u["note"])
     if d["partial_ceilings"]:
         out += ["", "Ceilings below the peak"]
         out += columns([[f"{p['dtype']} {p['engine']}", p["what"], _rate(p["flop_per_s"]), f"{p['ratio']:.3g} of it"]
-                        for p in d["partial_ceilings"]])  # fmt: skip
-    out += ridge_lines(d.get("ridge_points", ()))
-    return [*out, *_view_lines(d), *(f"Note: {n}" for n in d["notes"])]
+                        for p in d["partial_ceilings"]], width=width)  # fmt: skip
+    out += ridge_lines(d.get("ridge_points", ()), width=width)
+    return _fitted([*out, *_view_lines(d, width=width), *(f"Note: {n}" for n in d["notes"])], width)
 
 
 def _differences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -208,24 +208,24 @@ def _peak_cells(r: Mapping[str, Any]) -> list[str]:
     return [_key(r), _rate(derived), _rate(declared), f"{ratio:.3f}" if is_known(ratio) else "-", how]
 
 
-def _view_lines(d: Mapping[str, Any]) -> list[str]:
+def _view_lines(d: Mapping[str, Any], *, width: int | None = None) -> list[str]:
     out: list[str] = []
     if d.get("matmul_in_cache"):
         out += ["", "Matrix product from a cache, at most (pebble game, sqrt(M/b)/b)"]
         out += columns([[m["level"], m["dtype"], format_binary_bytes(m["capacity_bytes"]), f"{m['flop_per_byte']:.0f} FLOP/B"]
-                        for m in d["matmul_in_cache"]])  # fmt: skip
+                        for m in d["matmul_in_cache"]], width=width)  # fmt: skip
     if d.get("gemm"):
         out += ["", f"Square product of N = {d['gemm'][0]['size']}"]
         out += columns([[_key(g), g["level"], f"{g['flop_per_byte']:.1f} FLOP/B", _rate(g["attainable_flop_per_s"]),
-                         f"{g['bound']}-bound, N* = {g['ridge_size']:.0f}"] for g in d["gemm"]])  # fmt: skip
+                         f"{g['bound']}-bound, N* = {g['ridge_size']:.0f}"] for g in d["gemm"]], width=width)  # fmt: skip
     if d.get("hidden"):
         out += ["", f"Square product that hides a fixed cost of {format_s(d['hidden'][0]['fixed_s'])} (80 %)"]
-        out += columns([[_key(h), f"N = {h['gemm_size']:.0f}"] for h in d["hidden"]])
+        out += columns([[_key(h), f"N = {h['gemm_size']:.0f}"] for h in d["hidden"]], width=width)
     if d.get("in_flight"):
         out += ["", f"Bytes under way at a latency of {format_s(d['in_flight'][0]['latency_s'])} (Little's law)"]
         out += columns([[f["what"], f"{format_bytes(f['bytes_to_fill'])} fill {format_bytes_per_s(f['bytes_per_s'])}",
                          f"{format_bytes(f['in_flight_bytes'])} give {format_bytes_per_s(f['reached_bytes_per_s'])}"
-                         if "in_flight_bytes" in f else ""] for f in d["in_flight"]])  # fmt: skip
+                         if "in_flight_bytes" in f else ""] for f in d["in_flight"]], width=width)  # fmt: skip
     return out
 
 
@@ -280,9 +280,11 @@ def device_lines(found: Detection, *, width: int | None = None) -> list[str]:
         out.append(f"{d.kind} {d.index}: {d.name or 'no name'} ({d.source})")
         out += [f"  {line}" for line in _device(d)]
     out += [f"not asked: {n.reason}" for n in found.notes]
-    if width is None:
-        return out
-    return [part for line in out for part in _hanging(line, width)]
+    return _fitted(out, width)
+
+
+def _fitted(lines: Sequence[str], width: int | None) -> list[str]:
+    return list(lines) if width is None else [part for line in lines for part in _hanging(line, width)]
 
 
 def _hanging(line: str, width: int) -> list[str]:
