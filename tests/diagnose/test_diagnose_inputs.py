@@ -19,9 +19,11 @@ from mansard.diagnose.kernel_table import kernel_table
 from mansard.diagnose.model_demand import ModelGroup, with_model
 from mansard.diagnose.profile import Question, diagnose_profile
 from mansard.predict.estimate import Request, estimate
-from mansard.trace.kernel_demand import counted
+from mansard.trace.kernel_demand import counted, with_demand
+from mansard.trace.ncu_demand import demand_of_report
 from mansard.trace.open import open_trace
 from mansard.trace.profile_steps import find_steps
+from mansard.trace.readers.ncu import Report
 from mansard.trace.timeline import Timeline
 from mansard.workload.model.load import load_model
 
@@ -121,6 +123,17 @@ def test_a_model_makes_the_table_and_the_mfu(tmp_path: Path) -> None:
     assert [n for n, _ in d.table.in_no_model] == ["mystery"]
     assert "embedding" in " ".join(d.table.never_ran) or d.table.never_ran
     assert kernel_table(d.diagnosis).groups == ()
+
+
+def test_counters_of_another_program_are_not_asked_for_again(tmp_path: Path) -> None:
+    timeline = open_trace(profile(tmp_path / "p.json", [("a_gemm", 30), ("b_gemm", 10)]))
+    foreign = Report(page="raw", kernels=(), units={})
+    filled = with_demand(timeline, [demand_of_report(timeline, foreign)])
+    verdict = diagnose_profile(filled, Question(hardware="h100-sxm"))[0].diagnosis.verdict
+    assert verdict.sentence.endswith(
+        "the report has no kernel of this name. Supply an --ncu report of the same program that holds this kernel."
+    )
+    assert "--model config.json" in verdict.needs
 
 
 def test_files_are_told_apart_by_content(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from mansard.core.bound import LOW_CEILING
 from mansard.core.units import format_flop_per_s, format_ratio, format_s
 from mansard.diagnose.account import Account, Windows, account, inside, windows_of
 from mansard.diagnose.areas import checks_of, shares_by_kind
-from mansard.diagnose.facts import Facts
+from mansard.diagnose.facts import Facts, foreign_load_of
 from mansard.diagnose.judge_operators import (
     HOST_COPY_NAMES,
     JudgedOperator,
@@ -83,7 +83,7 @@ def diagnose_run(
     where = account(trace, windows, judged, charged, duration, step.median_s, memory, around_s=cost.around_s)
     case = Case(
         trace=trace, ceilings=ceilings, windows=windows, judged=judged, account=where, memory=memory,
-        chosen=chosen, duration_s=duration, facts=facts or Facts(),
+        chosen=chosen, duration_s=duration, facts=replace(facts or Facts(), foreign_load_ratio=foreign_load_of(drift)),
     )  # fmt: skip
     rows = tuple(sorted((_row(j, windows, ceilings) for j in judged), key=lambda r: -r.time_s))
     totals = _totals(judged, windows)
@@ -422,14 +422,12 @@ def _findings(
                 "they may be too low and the shares too high; run mansard measure on an idle machine",
             )
         )
-    loads = [
-        float(p.get("foreign_load_ratio", 0.0)) for p in ((drift or {}).get("before"), (drift or {}).get("after")) if p
-    ]
-    if loads and max(loads) > FOREIGN_LOAD:
+    load = foreign_load_of(drift)
+    if load is not None and load > FOREIGN_LOAD:
         notes.append(
             Note(
                 code="foreign_load",
-                text=f"other programs used {format_ratio(max(loads))} of the processors around this run: its times are upper "
+                text=f"other programs used {format_ratio(load)} of the processors around this run: its times are upper "
                 "bounds and its shares lower bounds",
             )
         )

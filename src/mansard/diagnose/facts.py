@@ -325,6 +325,7 @@ class Facts:
         node_devices: Devices of one node.
         cores_busy: Cores that computed while operations ran, at most, for a run on a CPU.
         blocked_s: Idle time of the device in which its next work had been queued before [s per step]; None where not known.
+        foreign_load_ratio: Share of the processors that other programs used around the run, at most; None where not known.
     """
 
     points: tuple[MeasuredPoint, ...] = ()
@@ -341,6 +342,20 @@ class Facts:
     node_devices: int | None = None
     cores_busy: float | None = None
     blocked_s: float | None = None
+    foreign_load_ratio: float | None = None
+
+
+def foreign_load_of(drift: Mapping[str, Any] | None) -> float | None:
+    """Return what others used of the processors around a run, at most; None where no probe tells.
+
+    Args:
+        drift: `before` and `after` figures of the probes, as `regime.seen_regime` returns them.
+
+    >>> foreign_load_of({"before": {"foreign_load_ratio": 0.1}, "after": {"foreign_load_ratio": 0.4}}), foreign_load_of(None)
+    (0.4, None)
+    """
+    probes = [(drift or {}).get("before"), (drift or {}).get("after")]
+    return max((float(p.get("foreign_load_ratio", 0.0)) for p in probes if p), default=None)
 
 
 def cores_busy_of(trace: RunTrace) -> float | None:

@@ -16,6 +16,7 @@ from mansard.diagnose.partial import NO_BYTES, NO_FLOP
 from mansard.trace.categories import Rules, short_name
 from mansard.trace.collectives_of import CollectiveCall, CollectiveKinds
 from mansard.trace.kernel_demand import SHAPES, DemandSources
+from mansard.trace.ncu_demand import NOT_IN_REPORT
 from mansard.trace.operators_of import Operators
 from mansard.trace.run import Operator, Part
 from mansard.trace.timeline import NONE, Events, Kind, Timeline
@@ -179,6 +180,8 @@ def _amounts(table: Events, mine: Int64Array, kind: Int64Array, kinds: int) -> F
 def _needs(why: str, timeline: Timeline) -> tuple[str, ...]:
     """Return what would tell the demand of a kernel: shapes help only where an operator could have recorded them."""
     counters, model = "--ncu REPORT.csv", "--model config.json"
+    if why == NOT_IN_REPORT:
+        return ("an --ncu report of the same program that holds this kernel", model)
     if "trace of the capture" in why:
         return (f"{counters}, the counters of these kernels", model)
     if "call that launched it" in why:

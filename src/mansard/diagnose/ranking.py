@@ -30,12 +30,14 @@ EITHER = (
 )
 #: Rules that name operations without naming a cause, and give way to one that does.
 GENERAL = ("below_ceiling", "far_below")
+#: Rules that come before all others: while they speak no other gain can be relied on.
+FIRST = ("idle_machine",)
 #: A general rule gives way where special ones explain this much of its gain on the same operations.
 GIVES_WAY = 0.5
 
 
 def ranked(case: Case, proposals: Sequence[Proposal], *, least_share: float = 0.02) -> tuple[Advice, ...]:
-    """Return what is worth saying, the largest gain first.
+    """Return what is worth saying, the largest gain first; what casts doubt on all of it before.
 
     Args:
         case: What the proposals are about.
@@ -44,7 +46,7 @@ def ranked(case: Case, proposals: Sequence[Proposal], *, least_share: float = 0.
     """
     kept = [bounded for p in proposals if (bounded := bounded_by_headroom(case, p)) is not None]
     kept = [p for p in kept if p.gain_s >= least_share * case.account.step_s]
-    kept.sort(key=lambda p: (-p.gain_s, p.rule))
+    kept.sort(key=lambda p: (p.rule not in FIRST, -p.gain_s, p.rule))
     kept = _without_contradictions(case, kept)
     kept = _without_general(kept)
     return tuple(_plain(case, p, kept) for p in kept)

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from mansard.diagnose import rules
-from mansard.diagnose.ranking import BLOCKS, EITHER, GENERAL
+from mansard.diagnose.ranking import BLOCKS, EITHER, FIRST, GENERAL
 
 #: Parts of a rule's docstring, in order.
 PARTS = ("Needs", "Promises", "Source")
@@ -54,6 +54,7 @@ FACT_SOURCES = {
     "node_devices": "`--node-devices`, or a product whose node is in the catalogue",
     "cores_busy": "`mansard run`",
     "blocked_s": "Kineto and Nsight Systems files with runtime calls and steps",
+    "foreign_load_ratio": "`mansard run` without `--ceilings`, which probes before and after",
 }
 _ASKS = re.compile(r"case\.facts\.([a-z_]+)")
 
@@ -132,6 +133,7 @@ def rules_page() -> str:
         *(f"- `{a}` before `{b}`" for a, b in BLOCKS), "",
         "Two ways to save the same seconds; the larger gain stays and names the other (`instead_of`):", "",
         *(f"- `{a}` or `{b}`" for a, b in EITHER), "",
+        f"{' and '.join(f'`{f}`' for f in FIRST)} comes before all others, whatever they promise.", "",
         f"{' and '.join(f'`{g}`' for g in GENERAL)} name operations without a cause. They give way where rules that know a cause of the "
         "same shortfall explain half of it.", "",
     ]  # fmt: skip

@@ -234,26 +234,32 @@ def explained_by(ratio: float, seen: Seen) -> str:
 
 
 def _against_record(flop: float, seen: Seen) -> list[Mismatch]:
-    """Return the mismatch with what the operators in the profile recorded, where one of the known factors explains it."""
+    """Return the mismatch with what the operators in the profile recorded: a known factor, or other work altogether."""
     inside = seen.steps if isinstance(seen.steps, int) and seen.region else 1  # what is recorded is of the whole range
     least = seen.least_flop / max(1, inside)
-    if least > _OTHER_WORK * flop and not (
-        is_known(seen.recorded_flop) and explained_by(seen.recorded_flop / flop, seen)
-    ):
+    recorded = seen.recorded_flop / max(1, inside)
+    if least > _OTHER_WORK * flop and not (is_known(recorded) and explained_by(recorded / flop, seen)):
         ratio = least / flop
         text = (
             f"operators whose FLOP are recorded did {format_flop(least)} in a step, {ratio:.1f} times what was given "
             f"({format_flop(flop)}): it is not the work of this step (batch, sequence length, model, or phase)"
         )
         return [Mismatch(what="record", factor=ratio, text=text, needs=("--batch", "--seq", "--phase", "--flops-of"))]
-    if not is_known(seen.recorded_flop) or seen.recorded_flop <= 0:
+    if not is_known(recorded) or recorded <= 0:
         return []
-    ratio = seen.recorded_flop / flop
+    ratio = recorded / flop
     words = explained_by(ratio, seen)
+    if not words and ratio * _OTHER_WORK < 1.0:
+        text = (
+            f"all operators of a step together recorded {format_flop(recorded)}, and {1.0 / ratio:.1f} times as much was "
+            f"given ({format_flop(flop)}): it is not the work of this step (batch, sequence length, model, or phase), or it counts "
+            "attention in full where a part was computed"
+        )
+        return [Mismatch(what="record", factor=ratio, text=text, needs=("--batch", "--seq", "--phase", "--flops-of"))]
     if abs(ratio - 1.0) <= _CLOSE or not words:
         return []
     text = (
-        f"the operators of a step recorded {format_flop(seen.recorded_flop)}, {ratio:.2f} times what was given "
+        f"the operators of a step recorded {format_flop(recorded)}, {ratio:.2f} times what was given "
         f"({format_flop(flop)}): {words}"
     )
     return [Mismatch(what="record", factor=ratio, text=text, needs=("--flops-of", "--flops-scope", "--phase"))]

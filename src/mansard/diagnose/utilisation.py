@@ -375,7 +375,9 @@ def _ratios(
     value = peak if isinstance(peak, Unknown) else peak.value
     none = Unknown("what ran in the region does no arithmetic that counts as FLOP, so there is no utilisation of it")
     work = replace(
-        work, flop=none if work.flop == 0 else work.flop, executed_flop=none if work.executed_flop == 0 else work.executed_flop
+        work,
+        flop=none if work.flop == 0 else work.flop,
+        executed_flop=none if work.executed_flop == 0 else work.executed_flop,
     )
     if isinstance(work.flop, Unknown):
         if isinstance(work.executed_flop, Unknown):

@@ -19,6 +19,9 @@ SAME = 1.02  # launches of one kernel whose counters differ by less are taken as
 _FLOP = "measured by Nsight Compute: adds + multiplies + 2 x fused multiply-adds of the scalar pipes"
 _BYTES = "measured by Nsight Compute: bytes read from and written to DRAM"
 
+#: Why a kernel of another profile has no counters.
+NOT_IN_REPORT = "the report has no kernel of this name"
+
 
 def demand_of_own_report(timeline: Timeline) -> KernelDemand:
     """Return the counters of each kernel of a report opened as a profile.
@@ -106,7 +109,7 @@ def _figures(
     group: Sequence[ProfiledKernel], reasons: dict[str, int], dtypes: dict[str, int]
 ) -> tuple[float, float, int, int]:
     if not group:
-        return np.nan, np.nan, reasons.setdefault("the report has no kernel of this name", len(reasons)), NONE
+        return np.nan, np.nan, reasons.setdefault(NOT_IN_REPORT, len(reasons)), NONE
     measured = [k.measured for k in group]
     said = ""
     flops: list[float] = []

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from rule_cases import Ran, build, case_of, device, device_case, gemm, host_copy, on_device, run_of, said
 
+from mansard.diagnose.analyse import diagnose_run
 from mansard.diagnose.facts import Facts, LaunchGaps, MeasuredPoint, TransferFacts
 from mansard.trace.run import RunTrace, WaitCause
 
@@ -43,6 +44,13 @@ def test_late_launches_are_launch_bound() -> None:
     assert found is not None
     assert found.gain_s == pytest.approx(0.8 * MS, rel=1e-6)
     assert "graph" in found.text
+    assert "waiting for kernels that were queued already takes 200 us" in found.evidence
+    alone = said("launch_bound", gaps_of(Facts(gaps=LaunchGaps(late_s=1.0 * MS, queued_s=0.0, launches=900))))
+    assert alone is not None
+    assert alone.evidence == (
+        "for 1.00 ms of a step the device is idle because the next of 900 launches had not been called yet; it never waits for "
+        "a kernel that was queued already"
+    )
 
 
 def test_a_deep_queue_is_not_launch_bound() -> None:
@@ -120,3 +128,19 @@ def test_overlap_copies_as_far_as_work_hides_them() -> None:
     assert short is not None
     assert short.gain_s == pytest.approx(1.5 * MS, rel=1e-6)
     assert said("overlap_copies", device_case([Ran(WORK, 2.0)])) is None
+
+
+def test_a_busy_machine_comes_before_every_other_cause() -> None:
+    run = run_of([Ran(build.GEMM, 20.0)])
+    found = said("idle_machine", case_of(run, facts=Facts(foreign_load_ratio=0.4)))
+    # 40 % of 20 ms: what others can have taken of the step at most.
+    assert found is not None
+    assert found.gain_s == pytest.approx(8.0 * MS, rel=1e-6)
+    assert said("idle_machine", case_of(run, facts=Facts(foreign_load_ratio=0.2))) is None
+    assert said("idle_machine", case_of(run)) is None
+    drift = {"before": {"foreign_load_ratio": 0.3}, "after": {"foreign_load_ratio": 0.1}, "typical": {}}
+    advice = diagnose_run(run, build.two_core_machine(), program="train.py", drift=drift).advice
+    # 30 % of 20 ms are 6 ms; others promise more, such as 9.26 ms of below_ceiling, and come after it all the same.
+    assert advice[0].rule == "idle_machine"
+    assert advice[0].gain_s == pytest.approx(6.0 * MS, rel=1e-6)
+    assert advice[1].gain_s > advice[0].gain_s

@@ -16,6 +16,9 @@ _HOW = {
     "jax": "Launch less from Python: one jax.jit around the step, lax.scan over inner loops, or a larger batch.",
 }
 
+#: Relative difference of two times that are shown as one.
+_SAME = 0.01
+
 
 def launch_bound(case: Case) -> Proposal | None:
     """Advise on late launches, or on the number of queued ones."""
@@ -28,9 +31,15 @@ def launch_bound(case: Case) -> Proposal | None:
         text = _HOW.get(
             case.trace.framework, "Launch less: record the step as a graph, fuse kernels, or use a larger batch."
         )
+        cut = f", {format_s(gain)} of them with no other cause" if gain < (1.0 - _SAME) * gaps.late_s else ""
+        rest = (
+            f"waiting for kernels that were queued already takes {format_s(gaps.queued_s)}"
+            if gaps.queued_s > 0
+            else "it never waits for a kernel that was queued already"
+        )
         why = (
             f"for {format_s(gaps.late_s)} of a step the device is idle because the next of {gaps.launches:.0f} launches had not been "
-            f"called yet; only {format_s(gaps.queued_s)} lie between queued ones"
+            f"called yet{cut}; {rest}"
         )
     elif gaps.queued_s < gaps.late_s + gaps.paused_s:
         return None  # the host is not early enough to say that launches cost nothing
