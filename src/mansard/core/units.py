@@ -66,8 +66,8 @@ def parse_quantity(text: str, dimension: str) -> float:
     50000000000.0
     >>> parse_quantity("80 GiB", "bytes")
     85899345920.0
-    >>> parse_quantity("5 \N{MICRO SIGN}s", "s") == 5e-6
-    True
+    >>> parse_quantity("2 \N{MICRO SIGN}s", "s")
+    2e-06
     """
     match = _NUMBER.match(text)
     if match is None:
