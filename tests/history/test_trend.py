@@ -186,3 +186,33 @@ def test_a_document_holds_no_nan() -> None:
     document = trend_document([series([0.1] * 8)], "x")
     assert json.loads(json.dumps(document, allow_nan=False))["series"][0]["model"] == "steady"
     assert math.isfinite(document["series"][0]["noise_ratio"])
+
+
+@pytest.mark.parametrize(("count", "n"), [(1, 6), (1, 20), (2, 20), (2, 40)])
+def test_last_results_that_stand_off_are_said_although_they_are_no_level(count: int, n: int) -> None:
+    values = 0.1 * noise(n, 4, 0.005)
+    values[-count:] *= 1.2
+    found = series(values)
+    assert found.model == "steady"
+    assert found.late is not None
+    assert found.late.count == count
+    assert found.late.ratio == pytest.approx(1.2, abs=0.02)
+    assert not found.late.better
+    assert found.noise_ratio < 0.012  # that of the results before, 0.5 %: with the last ones it would be 5 % or more
+    assert f"the last {'result stands' if count == 1 else '2 results stand'} off, worse: +" in trend_text([found], "x")
+    assert trend_document([found], "x")["series"][0]["late"]["count"] == count
+
+
+def test_last_results_within_the_noise_are_not_said_and_three_of_them_are_a_level() -> None:
+    assert all(series(0.1 * noise(20, seed)).late is None for seed in range(20))
+    values = 0.1 * noise(20, 4, 0.005)
+    values[-3:] *= 1.2
+    assert series(values).late is None
+    assert [c.index for c in series(values).changes] == [17]
+    rising = 0.1 * np.exp(0.01 * np.arange(20)) * noise(20, 2, 0.002)
+    assert series(rising).late is None
+    rising[-1] *= 1.1
+    off = series(rising)
+    assert off.model == "drift"
+    assert off.late is not None
+    assert off.late.ratio == pytest.approx(1.1, abs=0.01)

@@ -1,7 +1,7 @@
 """Where a figure changed over its history, by how much, and what of the environment changed there.
 
 The logarithm of the figure is cut where its level changes, unless a straight line explains it better: then it drifts, and no single
-point is to blame. Neighbours may resemble each other (`history.levels`). A lone value far from its neighbours is marked as an outlier
+point is to blame. The last one or two results make no level yet; where they stand off, that is said beside it. Neighbours may resemble each other (`history.levels`). A lone value far from its neighbours is marked as an outlier
 and moves no level. A result that its own audit refused stands in the list and counts for nothing.
 """
 
@@ -19,7 +19,18 @@ import numpy.typing as npt
 from mansard.core.unknown import Unknown
 from mansard.history.compare import impossible
 from mansard.history.fingerprint import Difference, differences, digest
-from mansard.history.levels import Fit, cuts_of, drift_limit, fitted, line_of, noise_of, place_of, step_limit, steps_of
+from mansard.history.levels import (
+    LEAST_LEVEL,
+    Fit,
+    cuts_of,
+    drift_limit,
+    fitted,
+    line_of,
+    noise_of,
+    place_of,
+    step_limit,
+    steps_of,
+)
 from mansard.history.records import METRICS, Fingerprint, Record
 from mansard.history.rules import glob_matches
 from mansard.measure.points.interval import t975
@@ -109,6 +120,23 @@ class Drift:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Late:
+    """The last results, where they are far from what came before and too few to be a level.
+
+    Args:
+        count: How many, fewer than `levels.LEAST_LEVEL`.
+        ratio: Over what came before.
+        ci95: Its 95 % interval.
+        better: Whether it is for the better.
+    """
+
+    count: int
+    ratio: float
+    ci95: tuple[float, float]
+    better: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
     """One figure over the history.
 
@@ -123,6 +151,7 @@ class Series:
         model: `steady`, `steps`, `drift` or `too_short`.
         changes: Changes of level.
         drift: The drift.
+        late: The last results, where they stand off; noise, model, changes and drift are then those of the results before them.
     """
 
     name: str
@@ -136,6 +165,7 @@ class Series:
     correlation: float = 0.0
     changes: tuple[Change, ...] = ()
     drift: Drift | None = None
+    late: Late | None = None
     refused: tuple[Refused, ...] = ()
 
 
@@ -209,18 +239,63 @@ def series_of(
         few = Unknown(f"{y.size} points", (f"at least {LEAST_POINTS}",))
         return Series(model="too_short", noise_ratio=noise_of(y), smallest_ratio=few, **common)
     clean, least = _without(y, far), math.log1p(tolerance_ratio)
-    cuts = cuts_of(clean, least)
-    steps = fitted(clean, steps_of(y.size, cuts), least / 10.0)
-    line = fitted(clean, line_of(y.size), least / 10.0)
-    if _drifts(clean, line, steps, least):
-        return Series(
-            model="drift", drift=_drift(line, y.size, more_is_better), **common, **_noise_facts(line, y.size, least)
-        )
+    environment = [f for _, f in rows]
+    found, cuts = _described(clean, least, more_is_better, environment)
+    beyond = -math.inf
+    if cuts and cuts[-1] >= y.size - LEAST_LEVEL:  # the shortest level may be the last results and one of those before
+        beyond, cuts = fitted(clean, steps_of(y.size, cuts), least / 10.0).log_likelihood, cuts[:-1]
+    late = _late(clean, cuts, range(1, LEAST_LEVEL), least, more_is_better, beyond)
+    if late is not None:  # what came before is described without them, and they are compared with that
+        before, cuts = _described(clean[: -late.count], least, more_is_better, environment)
+        late = _late(clean, cuts, (late.count,), least, more_is_better)
+        found = found if late is None else before
+    return Series(late=late, **found, **common)
+
+
+def _described(
+    y: FloatArray, least: float, more_is_better: bool, fingerprints: Sequence[Fingerprint]
+) -> tuple[dict[str, Any], list[int] | None]:
+    """Return what a series does, and where its levels begin; None where it drifts."""
+    cuts = cuts_of(y, least)
+    steps = fitted(y, steps_of(y.size, cuts), least / 10.0)
+    line = fitted(y, line_of(y.size), least / 10.0)
+    if _drifts(y, line, steps, least):
+        return {
+            "model": "drift", "drift": _drift(line, y.size, more_is_better), **_noise_facts(line, y.size, least)
+        }, None  # fmt: skip
+    changes = tuple(_change(y, cuts, i, steps, least, more_is_better, fingerprints) for i in range(len(cuts)))
     facts = _noise_facts(steps, y.size, least)
-    changes = tuple(
-        _change(clean, cuts, i, steps, least, more_is_better, [f for _, f in rows]) for i in range(len(cuts))
-    )
-    return Series(model="steps" if changes else "steady", changes=changes, **common, **facts)
+    return {"model": "steps" if changes else "steady", "changes": changes, **facts}, cuts
+
+
+def _late(
+    y: FloatArray, cuts: Sequence[int] | None, counts: Sequence[int], least: float, more_is_better: bool, beyond: float = -math.inf,
+) -> Late | None:  # fmt: skip
+    """Return the last results where they are off what came before by as much as a step of a level must be.
+
+    Args:
+        y: The whole series [n].
+        cuts: Where levels begin; None for a drift, which goes on.
+        counts: How many last results to try.
+        least: The smallest step that matters.
+        more_is_better: Of the figure.
+        beyond: The log-likelihood of what else they may be.
+    """
+    n, found = y.size, []
+    columns = line_of(n) if cuts is None else steps_of(n, cuts)
+    for count in counts:
+        before = n - count
+        if before < LEAST_POINTS - 1 or (cuts and before - cuts[-1] < LEAST_LEVEL):
+            continue  # nothing to compare them with
+        fit = fitted(
+            y, np.concatenate([columns, (np.arange(n) >= before)[:, None].astype(np.float64)], 1), least / 10.0
+        )
+        step, reach = float(fit.values[-1]), t975(fit.degrees) * float(fit.errors[-1])
+        if abs(step) > least and float(fit.gains[-1]) > step_limit(n) and fit.log_likelihood > beyond:
+            interval = math.exp(step - reach), math.exp(step + reach)
+            late = Late(count=count, ratio=math.exp(step), ci95=interval, better=(step > 0) == more_is_better)
+            found.append((fit.log_likelihood, late))
+    return max(found, key=lambda f: f[0])[1] if found else None
 
 
 def _noise_facts(fit: Fit, n: int, least: float) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from mansard.core.document import header, to_jsonable
 from mansard.core.unknown import Unknown
+from mansard.history.levels import LEAST_LEVEL
 from mansard.history.trend import Change, Series
 from mansard.report.history_text import amount
 from mansard.report.text import clean
@@ -28,7 +29,8 @@ def trend_document(found: Sequence[Series], source: str) -> dict[str, Any]:
         {
             "name": s.name, "metric": s.metric, "unit": s.unit, "conditions": s.conditions, "model": s.model,
             "points": [{"when": p.when, "source": p.source, "value": p.value, "outlier": p.outlier} for p in s.points],
-            "noise_ratio": s.noise_ratio, "correlation": s.correlation, "smallest_ratio": s.smallest_ratio, "drift": s.drift, "refused": s.refused,
+            "noise_ratio": s.noise_ratio, "correlation": s.correlation, "smallest_ratio": s.smallest_ratio, "drift": s.drift, "late": s.late,
+            "refused": s.refused,
             "changes": [
                 {
                     "index": c.index, "first": c.first, "last": c.last, "when": s.points[c.index].when, "ratio": c.ratio, "ci95": c.ci95,
@@ -49,7 +51,7 @@ def trend_text(found: Sequence[Series], source: str) -> str:
         return f"{clean(source)}: no figure of such a name\n"
     order = ("steps", "drift", "steady", "too_short")
     lines = []
-    for s in sorted(found, key=lambda s: order.index(s.model)):
+    for s in sorted(found, key=lambda s: (order.index(s.model), s.late is None)):
         values = [p.value for p in s.points]
         lines.append(f"{clean(s.name)}: {_headline(s)}")
         if values:
@@ -59,6 +61,8 @@ def trend_text(found: Sequence[Series], source: str) -> str:
             lines.append(f"  {under}")
         for c in s.changes:
             lines += [f"  {line}" for line in _change(s, c)]
+        if s.late is not None:
+            lines.append(f"  {late_text(to_jsonable(s.late))}")
         far = [p for p in s.points if p.outlier]
         if far:
             lines.append(
@@ -83,6 +87,20 @@ def plot(values: Sequence[float], width: int = _WIDTH) -> str:
     low, high = min(columns), max(columns)
     scale = (len(_MARKS) - 1) / (high - low) if high > low else 0.0
     return "".join(_MARKS[round((c - low) * scale)] for c in columns)
+
+
+def late_text(late: Mapping[str, Any]) -> str:
+    """Return what the last results say, which are too few to be a level.
+
+    >>> late_text({"count": 1, "ratio": 1.2, "ci95": [1.1, 1.31], "better": False})
+    'the last result stands off, worse: +20 % (+10 to +31); a level has 3, so this is one or an outlier: more results decide'
+    """
+    low, high = (100.0 * (x - 1.0) for x in late["ci95"])
+    what = "result stands" if late["count"] == 1 else f"{late['count']} results stand"
+    return (
+        f"the last {what} off, {'better' if late['better'] else 'worse'}: {100.0 * (late['ratio'] - 1.0):+.3g} % ({low:+.3g} to {high:+.3g}); "
+        f"a level has {LEAST_LEVEL}, so this is one or an outlier: more results decide"
+    )
 
 
 def _column(s: Series, index: int) -> int:

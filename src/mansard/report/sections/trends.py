@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mansard.report.history_text import amount
+from mansard.report.history_trend import late_text
 from mansard.report.sections.blocks import Cell, Chart, Prose, Section, Series, Table, number, reason_of, words
 from mansard.report.text import shorten
 
@@ -29,7 +30,8 @@ def trend(document: Mapping[str, Any], *, key: str, name: str) -> Section:
         name: Its file.
     """
     series = sorted(
-        document["series"], key=lambda s: (_ORDER.index(s["model"]), -max(map(_far, s["changes"]), default=0.0))
+        document["series"],
+        key=lambda s: (_ORDER.index(s["model"]), not s.get("late"), -max(map(_far, s["changes"]), default=0.0)),
     )
     drawn = [s for s in series if s["points"]][:CHARTS]
     blocks: list[Any] = [_chart(s, _title(s, series)) for s in drawn]
@@ -61,7 +63,11 @@ def headline(document: Mapping[str, Any]) -> str:
         ]
     )
     steps = [(s, c) for s in series for c in s["changes"]]
+    late = [s for s in series if s.get("late")]
     if not steps and not counts["drift"]:
+        if late:
+            off = max(late, key=lambda s: (not s["late"]["better"], _far(s["late"])))
+            return f"{_title(off, series)}: {late_text(off['late'])}. Before, no level changed: {calm}."
         return f"No level changed: {calm}."
     if not steps:
         worst = max(
@@ -171,6 +177,8 @@ def _chart(one: Mapping[str, Any], title: str) -> Chart:
     ]
     if one["drift"] is not None:
         notes.append(f"It drifts, {_direction(one['drift'])} from the first to the last; no single result is to blame.")
+    if one.get("late"):
+        notes.append(f"{late_text(one['late']).capitalize()}.")
     return Chart(
         label=f"{title} over {len(one['points'])} results, oldest first: {_model(one)}", x_title="result, oldest first",
         y_title=f"{shorten(str(one['metric']), 60)}, {'ratio' if unit == '1' else unit}", series=[*series, *_lines(one)],
@@ -229,6 +237,14 @@ def _table(series: Sequence[Mapping[str, Any]]) -> Table:
                 Cell(f"{_percent(low)} to {_percent(high)}", low - 1.0), _day(c["when"]) if step else "all along",
                 _span(c) if step else "", words(map(_difference, c["environment"])) if step else "",
                 spread, count, "",
+            ])  # fmt: skip
+        if one.get("late"):
+            late = one["late"]
+            low, high = late["ci95"]
+            rows.append([
+                title, f"{'better' if late['better'] else 'worse'}, or an outlier", Cell(_percent(late["ratio"]), late["ratio"] - 1.0),
+                Cell(f"{_percent(low)} to {_percent(high)}", low - 1.0), _day(one["points"][-late["count"]]["when"]),
+                "the last result" if late["count"] == 1 else f"the last {late['count']} results", "", spread, count, "",
             ])  # fmt: skip
         if one["model"] in ("steady", "too_short"):
             smallest = number(one["smallest_ratio"])
