@@ -75,7 +75,8 @@ def unseen(sides: Sequence[Sequence[Measurement]], limits: Limits) -> str:
         return ""
     return (
         f"one process a side shows nothing of the spread between processes: {limits.unseen_ratio:.0%} are assumed; "
-        "run each in three processes or more, compare with a history, or state --run-spread"
+        "run each in three processes or more (a folder of documents a side), compare with a baseline, or state the spread "
+        "(--run-spread 1%, run_spread in rules)"
     )
 
 
