@@ -54,6 +54,40 @@ def test_many_wrong_results_are_printed_as_a_power_of_ten() -> None:
     assert not found["nccl 8 B float sum -1 in-place/time_s"].flaw
 
 
+def unnamed(factor: float, ranks: int, operation: str = "sum") -> str:
+    """Return what an older version prints: no word of which collective it was."""
+    lines = [f"#   Rank  {i} Pid 1 on host device  {i} [0x00] A100-SXM4-40GB" for i in range(ranks)]
+    lines.append(
+        "#       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error"
+    )
+    lines.append(
+        f"  1024  256 float {operation} 20.0 0.05 {0.05 * factor:.2f} 0e+00 20.0 0.05 {0.05 * factor:.2f} 0e+00"
+    )
+    rate = f"{200 * factor:.2f}"
+    lines.append(f"  8388608  2097152 float {operation} 41.9 200.00 {rate} 0e+00 41.9 200.00 {rate} 0e+00")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("factor", "ranks", "called"),
+    # 8 ranks: 2 x 7 / 8 = 1.75 is an all-reduce, 7 / 8 a reduce-scatter, 1 a reduce. Of 0.5 nothing is known.
+    [(1.75, 8, "nccl[busbw 1.75 algbw]"), (0.875, 8, "nccl[busbw 0.875 algbw]"), (1.0, 8, "nccl[busbw 1 algbw]"), (0.5, 8, "nccl")],
+)  # fmt: skip
+def test_tests_without_a_name_are_told_apart_by_their_bus_bandwidth(factor: float, ranks: int, called: str) -> None:
+    found = figures(unnamed(factor, ranks))
+    time = found[f"{called} 1024 B float sum in-place/time_s"]
+    assert (time.value, time.single) == (pytest.approx(20e-6), True)
+    assert len(found) == 2 * 2 * 3
+
+
+def test_two_tests_of_one_file_are_of_as_many_ranks_as_each_of_them() -> None:
+    found = figures(unnamed(1.75, 8) + unnamed(0.875, 8))
+    # Eight ranks listed twice are eight; 1024 B of both tests are two benchmarks, and not two samples of one.
+    assert len(found) == 2 * 2 * 2 * 3
+    assert {m.fingerprint.parts["device_count"]["ranks"] for m in found.values()} == {"8"}
+    assert {m.sample_count for m in found.values() if m.metric == "time_s"} == {1}
+
+
 def test_columns_of_single_iterations_and_a_time_stamp_are_not_taken_for_others() -> None:
     one = "time algbw busbw #wrong i_min i_max i_p99 i_cv%"
     header = f"#  size count type redop root {one} {one} timestamp\n"
@@ -154,6 +188,35 @@ ERROR: out of memory
     assert parts["driver"] == {"driver": "572.83"}
 
 
+def test_nvbandwidth_on_several_nodes_tells_its_devices_by_process() -> None:
+    # The form of version 0.7, as the guide to GB200 of oracle-quickstart/oci-hpc-oke shows it.
+    found = figures("""\
+nvbandwidth Version: v0.7
+
+MPI version: Open MPI v4.1.4, package: Debian OpenMPI
+CUDA Runtime Version: 12080
+Driver Version: 570.124.06
+
+Process 0 (worker-0): device 0: HGX GB200 (00000008:01:00)
+Process 1 (worker-1): device 0: HGX GB200 (00000008:01:00)
+
+Running multinode_device_to_device_memcpy_read_ce.
+memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)
+           0         1
+ 0       N/A    797.95
+ 1    798.10       N/A
+
+SUM multinode_device_to_device_memcpy_read_ce 1596.05
+""")
+    assert len(found) == 2
+    m = found["multinode_device_to_device_memcpy_read_ce 1->0/bytes_per_s"]
+    assert m.value == pytest.approx(798.10e9)
+    assert (m.fingerprint.parts["device"], m.fingerprint.parts["device_count"]) == (
+        {"name": "HGX GB200"},
+        {"devices": "2"},
+    )
+
+
 def test_a_unit_that_is_not_known_and_a_run_that_failed_are_errors() -> None:
     case = {"name": "x", "status": "Passed", "bandwidth_matrix": [["1"]], "bandwidth_description": "x (furlongs)"}
     with pytest.raises(InputError, match="furlongs"):
@@ -175,6 +238,17 @@ def test_two_devices_of_nvbench_are_two_benchmarks() -> None:
     found = figures(content)
     assert set(found) == {"copy device 0/time_s", "copy device 1/time_s"}
     assert found["copy device 1/time_s"].fingerprint.parts["device"] == {"name": "B"}
+
+
+def test_a_state_of_nvbench_that_was_measured_again_is_one_benchmark() -> None:
+    states = [
+        {"device": 0, "axis_values": [{"name": "X", "type": "int64", "value": "8"}],
+         "summaries": [{"tag": "nv/cold/time/gpu/mean", "data": [{"name": "value", "type": "float64", "value": f"{t}e-3"}]}]}
+        for t in (1, 3, 2)
+    ]  # fmt: skip
+    found = figures({"devices": [{"id": 0, "name": "A"}], "benchmarks": [{"name": "copy", "states": states}]})
+    assert list(found) == ["copy X=8/time_s"]
+    assert found["copy X=8/time_s"].groups == ((1e-3, 3e-3, 2e-3),)
 
 
 def test_fits_and_deviations_of_google_benchmark_are_no_times() -> None:

@@ -71,7 +71,7 @@ def limits_of(options: dict[str, Any]) -> Limits:
 
 
 def records_at(path: Path, form: str = "auto", labels: Sequence[str] = ()) -> list[Record]:
-    """Return the runs at a path: a file, or every JSON and text file of a folder.
+    """Return the runs at a path: a file, or every .json, .json.gz, .txt and .log file of a folder.
 
     Raises:
         UsageError: a folder without results.
@@ -84,9 +84,11 @@ def records_at(path: Path, form: str = "auto", labels: Sequence[str] = ()) -> li
     parts = labels_of(labels)
     if not path.is_dir():
         return [read(path, labels=parts, form=form)]
-    files = sorted(p for p in path.iterdir() if p.suffix in (".json", ".txt") and p.is_file())
+    files = sorted(p for p in path.iterdir() if p.name.endswith((".json", ".json.gz", ".txt", ".log")) and p.is_file())
     if not files:
-        raise UsageError(f"the folder {path} holds no .json or .txt file", hint="name the files, or another folder")
+        raise UsageError(
+            f"the folder {path} holds no .json, .json.gz, .txt or .log file", hint="name the files, or another folder"
+        )
     return [read(p, labels=parts, form=form) for p in files]
 
 

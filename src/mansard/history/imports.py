@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mansard.core.errors import InputError
@@ -114,8 +115,24 @@ def _nvbench(_text: str, content: Mapping[str, Any]) -> list[Measurement]:
                 why = str(state.get("skip_reason") or "skipped or without a cold time")
                 found.append(Measurement(absent=why, **common))
                 continue
-            found.append(Measurement(stated=_stated(mean, mean * (noise or 0.0), count), count=count, **common))
-    return found
+            stated = _stated(mean, mean * (noise or 0.0), count)
+            found.append(Measurement(stated=stated, count=count, single=True, **common))
+    return _repeated(found)
+
+
+def _repeated(found: Sequence[Measurement]) -> list[Measurement]:
+    """Return measurements of which each name is one: a state that was measured several times (`-a X=[8,8,8]`) has its means as samples."""
+    by: dict[str, list[Measurement]] = {}
+    for m in found:
+        by.setdefault(m.name, []).append(m)
+    result = []
+    for several in by.values():
+        means = tuple(m.stated[0] for m in several if m.stated is not None)
+        again = len(several) > 1 and means
+        result.append(
+            replace(several[0], groups=(means,), stated=None, count=0, absent="", single=True) if again else several[0]
+        )
+    return result
 
 
 def _data(summary: Mapping[str, Any]) -> Any:
@@ -199,7 +216,7 @@ def _pyperf(_text: str, content: Mapping[str, Any]) -> list[Measurement]:
         found.append(
             Measurement(
                 benchmark=str(meta.get("name", "benchmark")), metric=metric, groups=groups, fingerprint=base,
-                absent="" if groups else "no run has values",
+                absent="" if groups else "no run has values", single=len(groups) == 1,
             )
         )  # fmt: skip
     return found

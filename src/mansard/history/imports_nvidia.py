@@ -30,8 +30,10 @@ def number(cell: Any) -> float | None:
 
 #: Launchers put a tag before a line ("[1,0]<stdout>:", "0: "), so nothing is looked for at its start.
 _NCCL_HEADER = re.compile(r"#\s*(size\s+count\s.*\balgbw\s+busbw\b.*)$")
-_NCCL_NAME = re.compile(r"Collective test starting:\s*(\w+?)(?:_perf)?\s*$|(?:^|[/\s])(\w+)_perf(?:\s|$)")
-_NCCL_RANK = re.compile(r"#\s+Rank\s+\d+.*?\bon\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s+(.+?)\s*$")
+_NCCL_NAME = re.compile(
+    r"Collective test starting:\s*(\w+?)(?:_perf(?:_mpi)?)?\s*$|(?:^|[/\s])(\w+?)_perf(?:_mpi)?(?:\s|$)"
+)
+_NCCL_RANK = re.compile(r"#\s+Rank\s+(\d+).*?\bon\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s+(.+?)\s*$")
 _NCCL_VERSION = re.compile(r"\bnccl-library=(\d+)|NCCL version\s+(\S+)")
 _NCCL_ROW = re.compile(r"(?:^|[\s:>])(\d+)\s+(\d+)\s+((?:u?int|half|float|double|bfloat|f8|fp8)\w*)\s+(\S.*)$")
 _NCCL_BOUNDS = re.compile(r"#\s*Out of bounds values\s*:\s*(\d+)")
@@ -54,6 +56,25 @@ class _Columns:
     cpu: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """Figures of one size in one placement: time [us], algorithm and bus bandwidth [GB/s], and how many results were wrong."""
+
+    name: str
+    figures: tuple[float | None, float | None, float | None]
+    wrong: float
+
+
+@dataclass(slots=True, kw_only=True)
+class _Block:
+    """What stands under one header."""
+
+    columns: _Columns
+    test: str
+    rows: list[_Row] = field(default_factory=list)
+    out_of_bounds: str = ""
+
+
 @dataclass(slots=True)
 class _Table:
     """Figures by benchmark and metric in the order of the file, and what is wrong with a benchmark."""
@@ -71,6 +92,7 @@ class _Table:
             yield Measurement(
                 benchmark=name, metric=metric, groups=(tuple(values),) if whole else (), primary=metric == "time_s",
                 fingerprint=base, flaw=self.flaws.get(name, ""), absent="" if whole else _NO_DIGITS,
+                single=True,
             )  # fmt: skip
 
 
@@ -85,23 +107,55 @@ def nccl_text(text: str) -> list[Measurement]:
     Args:
         text: What one or several tests printed, with or without the tags of a launcher.
     """
-    table, columns, test = _Table(), _Columns(), "nccl"
-    ranks, nccl, since, cpu = [], "", 0, False
+    blocks: list[_Block] = []
+    # Each test of a file lists its ranks anew.
+    ranks: dict[str, tuple[str, str]] = {}
+    test, nccl = "", ""
     for line in text.splitlines():
         if found := _NCCL_RANK.search(line):
-            ranks.append(found.groups())
+            ranks[found.group(1)] = found.group(2), found.group(3)
         elif found := _NCCL_HEADER.search(line):
-            columns, since = _columns(found.group(1).split()), len(table.values)
-            cpu = cpu or columns.cpu
+            blocks.append(_Block(columns=_columns(found.group(1).split()), test=test))
         elif found := _NCCL_NAME.search(line):
             test = found.group(1) or found.group(2)
-        elif found := _NCCL_ROW.search(line):
-            _row(table, test, found, columns)
-        elif (found := _NCCL_BOUNDS.search(line)) and int(found.group(1)):
-            _out_of_bounds(table, since, found.group(1))
+        elif blocks and (found := _NCCL_ROW.search(line)):
+            blocks[-1].rows += _rows(found, blocks[-1].columns)
+        elif blocks and (found := _NCCL_BOUNDS.search(line)) and int(found.group(1)):
+            blocks[-1].out_of_bounds = found.group(1)
         if found := _NCCL_VERSION.search(line):
             nccl = nccl or next(g for g in found.groups() if g)
-    return list(table.measurements(_nccl_base(ranks, nccl, cpu)))
+    table = _Table()
+    for block in blocks:
+        _tabulate(table, block, len(ranks))
+    return list(table.measurements(_nccl_base(list(ranks.values()), nccl, any(b.columns.cpu for b in blocks))))
+
+
+def _tabulate(table: _Table, block: _Block, ranks: int) -> None:
+    test = block.test or _unnamed(block, ranks)
+    names = [f"{test} {row.name}" for row in block.rows]
+    for name, row in zip(names, block.rows, strict=True):
+        table.add(name, row.figures)
+        if row.wrong:
+            table.flaws[name] = f"{row.wrong:.0f} results were wrong"
+    # Older tests print a deviation and no number of wrong results: which of them were wrong is not told, so none is believed.
+    if block.out_of_bounds and not any(n in table.flaws for n in names):
+        table.flaws.update(dict.fromkeys(names, f"{block.out_of_bounds} results of the test were out of bounds"))
+
+
+def _unnamed(block: _Block, ranks: int) -> str:
+    """Return what to call a test that does not tell its name: by bus over algorithm bandwidth, so that unlike ones are not compared.
+
+    Older versions print no name. The factor is 2 (n - 1) / n of an all-reduce, (n - 1) / n of a gather, a reduce-scatter and an
+    all-to-all, 1 of a broadcast, a reduce and a pair that sends and receives.
+    Source: nccl-tests, doc/PERFORMANCE.md.
+    """
+    pairs = [(row.figures[1] or 0.0, row.figures[2] or 0.0) for row in block.rows]
+    algbw, busbw = max(pairs, key=lambda p: p[1], default=(0.0, 0.0))
+    if ranks < 2 or algbw < 1.0 or busbw < 1.0:  # two decimals are printed: less has not enough digits
+        return "nccl"
+    factors = (1.0, (ranks - 1) / ranks, 2 * (ranks - 1) / ranks)
+    near = min(factors, key=lambda f: abs(busbw / algbw - f))
+    return f"nccl[busbw {near:.4g} algbw]" if abs(busbw / algbw - near) < 0.02 * near else "nccl"
 
 
 def _columns(header: Sequence[str]) -> _Columns:
@@ -115,7 +169,8 @@ def _columns(header: Sequence[str]) -> _Columns:
     return _Columns(names=tuple(header[starts[0] : end]), after=2 if stamp else 0, cpu=header[starts[0]] == "cputime")
 
 
-def _row(table: _Table, test: str, found: re.Match[str], columns: _Columns) -> None:
+def _rows(found: re.Match[str], columns: _Columns) -> list[_Row]:
+    """Return the figures of a line, once or for both placements."""
     size, _, kind, rest = found.groups()
     words = rest.split()
     if columns.after and len(words) > columns.after and ":" in words[-1]:
@@ -124,25 +179,21 @@ def _row(table: _Table, test: str, found: re.Match[str], columns: _Columns) -> N
     # In front are operation and root, which some tests leave blank. A replay has the figures of one placement, in place.
     both = len(words) >= 2 * width
     if len(words) < width:
-        return
+        return []
     figures = words[-2 * width :] if both else words[-width:]
     label = " ".join([kind, *words[: len(words) - len(figures)]])
+    rows = []
     for place, at in (("out-of-place", 0), ("in-place", width)) if both else (("in-place", 0),):
         cells = dict(zip(columns.names, figures[at : at + width], strict=True))
-        name = f"{test} {size} B {label} {place}"
-        table.add(
-            name, [number(cells.get("time", cells.get("cputime"))), number(cells["algbw"]), number(cells["busbw"])]
+        time = number(cells.get("time", cells.get("cputime")))
+        rows.append(
+            _Row(
+                name=f"{size} B {label} {place}",
+                figures=(time, number(cells["algbw"]), number(cells["busbw"])),
+                wrong=number(cells.get("#wrong")) or 0.0,
+            )
         )
-        wrong = number(cells.get("#wrong"))
-        if wrong:
-            table.flaws[name] = f"{wrong:.0f} results were wrong"
-
-
-def _out_of_bounds(table: _Table, since: int, count: str) -> None:
-    """Flaw what a test printed: its earlier versions tell that results were wrong, not of which size."""
-    names = list(dict.fromkeys(name for name, _ in list(table.values)[since:]))
-    if not any(n in table.flaws for n in names):
-        table.flaws.update(dict.fromkeys(names, f"{count} results of the test were out of bounds"))
+    return rows
 
 
 def _nccl_base(ranks: Sequence[Sequence[str]], version: str, cpu: bool, variables: Sequence[str] = ()) -> Fingerprint:
@@ -165,7 +216,7 @@ def nccl_json(content: Mapping[str, Any]) -> list[Measurement]:
     config = content.get("config") or {}
     ranks = [(str(d.get("hostname")), str(d.get("device_info"))) for d in config.get("devices") or ()]
     variables = [v for v in content.get("env") or () if v.startswith("NCCL_") and "=" in v]
-    program = str((content.get("args") or ["nccl"])[0]).rsplit("/", 1)[-1].removesuffix("_perf")
+    program = str((content.get("args") or ["nccl"])[0]).rsplit("/", 1)[-1].removesuffix("_mpi").removesuffix("_perf")
     table, cpu = _Table(), False
     alone: dict[str, list[float]] = {}
     for row in content["results"]:
@@ -185,7 +236,7 @@ def nccl_json(content: Mapping[str, Any]) -> list[Measurement]:
             alone.setdefault(name, []).extend(float(t) * 1e-6 for t in times)
     base = _nccl_base(ranks, str(content["nccl_version"]), cpu, variables)
     return list(table.measurements(base)) + [
-        Measurement(benchmark=n, metric="latency_s", groups=(tuple(v),), fingerprint=base, flaw=table.flaws.get(n, ""))
+        Measurement(benchmark=n, metric="latency_s", groups=(tuple(v),), fingerprint=base, flaw=table.flaws.get(n, ""), single=True)
         for n, v in alone.items() if v
     ]  # fmt: skip
 
@@ -194,6 +245,10 @@ def nccl_json(content: Mapping[str, Any]) -> list[Measurement]:
 
 #: Unit in the description of a test case -> metric, and the factor to SI.
 _NVB_UNITS = {"GB/s": ("bytes_per_s", 1e9), "ns": ("latency_s", 1e-9)}
+#: On several nodes each process has a line: "Process 5 (node-1): device 1: HGX GB200 (00000009:01:00)".
+_NVB_DEVICE = re.compile(
+    r"^(?:Device \d+|Process \d+ \(.*\): device \d+): (.+?)(?: \([0-9a-fA-F:.]+\))?:?\s*$", re.MULTILINE
+)
 _NVB_UNIT = re.compile(r"\(([^()]*)\)\s*$")
 
 
@@ -254,7 +309,7 @@ def _nvb_matrix(name: str, description: str, rows: Sequence[Sequence[Any]], base
 
 def nvbandwidth_text(text: str) -> list[Measurement]:
     """Read what nvbandwidth prints: a block per test case, of its description, a row of column numbers, and rows of figures."""
-    gpus = re.findall(r"^Device \d+: (.+?)(?: \([0-9a-fA-F:.]+\))?:?\s*$", text, re.MULTILINE)
+    gpus = _NVB_DEVICE.findall(text)
     driver, runtime = (re.search(rf"^{w} Version: (\S+)", text, re.MULTILINE) for w in ("Driver", "CUDA Runtime"))
     base = _nvb_base(gpus, driver and driver.group(1), runtime and runtime.group(1))
     found: list[Measurement] = []

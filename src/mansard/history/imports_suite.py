@@ -89,7 +89,9 @@ def _detailed(row: Mapping[str, Any]) -> list[Measurement]:
     common: dict[str, Any] = {"benchmark": _name(benchmark, meta.get("test_name"), params), "fingerprint": base}
     raw = tuple(float(t) / 1e3 for t in row.get("raw_times_ms") or ())
     time = (
-        Measurement(metric="time_s", groups=(raw,), **common) if raw else _time(finite(metrics.get("p50_ms")), common)
+        Measurement(metric="time_s", groups=(raw,), single=True, **common)
+        if raw
+        else _time(finite(metrics.get("p50_ms")), common)
     )
     return [time, *_rates(metrics, _RATES, common, "", gib=benchmark in _GIB)]
 
