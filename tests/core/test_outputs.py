@@ -151,3 +151,21 @@ def test_a_folder_is_replaced_only_by_a_whole_copy(tmp_path, monkeypatch):
     assert (old / "meta.json").read_text() == "new"
     assert (new / "meta.json").read_text() == "new"
     assert names(tmp_path) == ["new", "old"]
+
+
+def test_pieces_are_written_as_they_come_and_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "x.bin"
+
+    def pieces(last: bytes | None):
+        yield b"ab"
+        assert names(tmp_path) != ["x.bin"], "the pieces go to another file"
+        if last is None:
+            raise ValueError("the source broke")
+        yield last
+
+    write_whole(path, pieces(b"c"))
+    assert path.read_bytes() == b"abc"
+    with pytest.raises(ValueError, match="the source broke"):
+        write_whole(path, pieces(None))
+    assert path.read_bytes() == b"abc"
+    assert names(tmp_path) == ["x.bin"]

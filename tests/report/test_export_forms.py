@@ -7,19 +7,16 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import jsonschema
-import numpy as np
 import pytest
 from click.testing import CliRunner
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from ruamel.yaml import YAML
 
 from mansard.cli.export import command
-from mansard.core import Bound, Demand, Grade, Implausible, Unknown, UsageError
+from mansard.core import Bound, Implausible, Unknown, UsageError
 from mansard.core.document import dumps
 from mansard.report.document import to_document
 from mansard.report.exports.machine import schema
-from mansard.report.exports.perfetto import Scene, call_shares, to_perfetto
-from mansard.trace.run import Operator, Part, RunTrace, Steps
 
 HOSTILE = 'x"}\n# EOF\n</testcase><script>\x00\u202e\uffff\\'
 
@@ -199,140 +196,3 @@ def test_machine_in_yaml_keeps_odd_text_as_text(tmp_path, mixed) -> None:
     assert invoke("machine", stored(tmp_path / "c.json", json.loads(json.dumps(made))), "-o", out).exit_code == 0
     read = YAML(typ="safe", pure=True).load(out.read_text())["environment"]
     assert [read[str(i)] for i in range(len(odd))] == odd
-
-
-# --- Chrome trace ---
-
-
-def run_of(operators: tuple[Operator, ...], calls: list[tuple[int, int, int, int]]) -> RunTrace:
-    """Calls are operator, start, end [ns] and lane."""
-    columns = [np.array(c) for c in zip(*calls, strict=True)]
-    return RunTrace(
-        framework="torch", operators=operators, op=columns[0].astype(np.int32), start_ns=columns[1].astype(np.int64),
-        end_ns=columns[2].astype(np.int64), lane=columns[3].astype(np.int32), window_ns=(0, 200_000),
-        steps=Steps(start_ns=np.array([1_000, 101_000]), end_ns=np.array([101_000, 201_000]), source="marker"),
-    )  # fmt: skip
-
-
-@pytest.fixture
-def scene(sample) -> Scene:
-    def pair(name: str, share: object):
-        o = Operator(
-            name=name, category="gemm", part=Part.FORWARD, shapes="f32[2,2]", demand=Demand(), formula="f", source="s"
-        )
-        row = dataclasses.replace(sample.operators[0], name=name, category="gemm", part="forward", shapes="f32[2,2]", formula="f",
-                                  source="s", recompute=False, share_of_ceiling=share, grade=Grade.MODELLED)  # fmt: skip
-        return o, row
-
-    pairs = [pair("mm", 0.5), pair(HOSTILE, Unknown("no demand"))]
-    run = run_of(
-        tuple(o for o, _ in pairs),
-        [(0, 1_000, 11_000, 0), (0, 101_000, 131_000, 0), (1, 140_000, 150_001, 1), (0, 0, 500, 0)],
-    )
-    return Scene(name="dev", run=run, diagnosis=dataclasses.replace(sample, operators=tuple(r for _, r in pairs)))
-
-
-def test_the_share_of_a_call_is_that_of_its_kind_over_its_own_time(scene) -> None:
-    # Calls in the steps take 10 and 30 us, mean 20 us, share 0.5: a call needs 10 us at least. The call before the steps took 0.5 us.
-    shares, reasons = call_shares(scene.run, scene.diagnosis)
-    assert shares[[0, 1, 3]] == pytest.approx([1.0, 1 / 3, 20.0])
-    assert np.isnan(shares[2])
-    assert reasons == ["", "not known: no demand"]
-
-
-def events_of(text: str):
-    """Read a trace as the format has it: required fields by phase, times that are finite numbers, names that are text."""
-    document = json.loads(text, parse_constant=lambda c: pytest.fail(f"{c} is no JSON"))
-    assert document["displayTimeUnit"] in ("ms", "ns")
-    for e in document["traceEvents"]:
-        assert e["ph"] in ("X", "C", "M")
-        assert isinstance(e["name"], str)
-        assert isinstance(e["pid"], int)
-        assert e["ts"] >= 0
-        if e["ph"] == "X":
-            assert isinstance(e["tid"], int)
-            assert e["dur"] >= 0
-        if e["ph"] == "C":
-            assert e["args"]
-            assert all(isinstance(v, float | int) for v in e["args"].values())
-        if e["ph"] == "M":
-            assert e["name"] in ("process_name", "process_sort_index", "thread_name")
-    assert not crossing(document["traceEvents"])
-    named = {(e["pid"], e["tid"]) for e in document["traceEvents"] if e["ph"] == "M" and e["name"] == "thread_name"}
-    assert {(e["pid"], e["tid"]) for e in document["traceEvents"] if e["ph"] == "X"} <= named
-    counters: dict[tuple[int, str], float] = {}
-    for e in document["traceEvents"]:
-        if e["ph"] == "C":  # a track is a step function: its samples are in order
-            assert e["ts"] >= counters.get((e["pid"], e["name"]), 0.0)
-            counters[e["pid"], e["name"]] = e["ts"]
-    return document
-
-
-def crossing(events) -> list[tuple[dict, dict]]:
-    """Return pairs of complete events of one thread that overlap without nesting: viewers drop or misplace such events."""
-    found, open_ = [], {}
-    for e in sorted((e for e in events if e["ph"] == "X"), key=lambda e: (e["ts"], -e["dur"])):
-        stack = open_.setdefault((e["pid"], e["tid"]), [])
-        while stack and stack[-1]["ts"] + stack[-1]["dur"] <= e["ts"] + 1e-4:  # times are to 1 ns = 0.001 us
-            stack.pop()
-        if stack and e["ts"] + e["dur"] > stack[-1]["ts"] + stack[-1]["dur"] + 1e-4:
-            found.append((stack[-1], e))
-        stack.append(e)
-    return found
-
-
-def test_the_check_of_nesting_sees_a_crossing() -> None:
-    outer, inner, across = ({"ph": "X", "pid": 1, "tid": 1, "ts": t, "dur": d} for t, d in ((0, 10), (2, 3), (8, 4)))
-    assert crossing([outer, inner]) == []
-    assert crossing([outer, inner, across]) == [(outer, across)]  # 8 to 12 leaves 0 to 10
-
-
-def test_a_trace_has_calls_and_counters_by_lane_and_operator(scene) -> None:
-    document = events_of(to_perfetto([scene]).text)
-    events = document["traceEvents"]
-    calls = [e for e in events if e["ph"] == "X" and e["cat"] != "step"]
-    assert [(e["ts"], e["dur"], e["tid"]) for e in calls] == [
-        (0.0, 0.5, 1),
-        (1.0, 10.0, 1),
-        (101.0, 30.0, 1),
-        (140.0, 10.001, 2),
-    ]
-    assert calls[1]["args"]["share_of_ceiling_ratio"] == 1.0
-    assert "share_of_ceiling_ratio" not in calls[3]["args"]
-    assert calls[3]["args"]["share_of_ceiling_note"] == "not known: no demand"
-    lane = [(e["ts"], e["args"]["ratio"]) for e in events if e["ph"] == "C" and e["name"] == "share of ceiling, lane 0"]
-    assert lane == [(0.0, 20.0), (0.5, 0.0), (1.0, 1.0), (11.0, 0.0), (101.0, 0.333333), (131.0, 0.0)]
-    own = [e for e in events if e["ph"] == "C" and e["name"] == "share of ceiling: mm f32[2,2] forward"]
-    assert len(own) == 6
-    dark = [(e["ts"], e["args"]["ratio"]) for e in events if e["name"] == "share not known, lane 1"]
-    assert dark == [(140.0, 1.0), (150.001, 0.0)]
-    assert not any(e["name"] == "share of ceiling, lane 1" for e in events)  # never a zero for what is not known
-    assert [e["name"] for e in events if e.get("cat") == "step"] == ["step 0", "step 1"]
-    assert "1 of 2 operators" in document["otherData"]["notes"][0]
-
-
-def test_a_bounded_trace_keeps_the_steps_and_says_what_it_left(scene) -> None:
-    written = to_perfetto([scene], most_calls=2)
-    calls = [e for e in events_of(written.text)["traceEvents"] if e["ph"] == "X" and e["cat"] != "step"]
-    assert [e["ts"] for e in calls] == [1.0, 101.0]
-    assert "2 of 4 calls" in written.notes[0]
-
-
-def test_a_profile_becomes_a_trace_of_each_device(tmp_path, mixed) -> None:
-    out = tmp_path / "out.json"
-    path = mixed.trace(tmp_path / "t.json", names=("gemm_kernel", HOSTILE.replace("\x00", "")))
-    result = invoke("perfetto", path, "--hardware", "h100-sxm", "-o", out)
-    assert result.exit_code == 0, result.exception
-    events = events_of(out.read_text())["traceEvents"]
-    assert {e["args"]["name"] for e in events if e["name"] == "process_name"} == {
-        "t.json: device 0",
-        "t.json: device 1",
-    }
-    kernels = [e for e in events if e["ph"] == "X" and e["name"] == "gemm_kernel"]
-    assert [(e["ts"], e["dur"]) for e in kernels] == [(0.0, 400.0), (601.0, 5.0)]
-
-
-def test_documents_alone_have_no_time_axis(tmp_path, sample) -> None:
-    error = invoke("perfetto", stored(tmp_path / "r.json", to_document(sample))).exception
-    assert isinstance(error, UsageError)
-    assert "--keep" in error.hint

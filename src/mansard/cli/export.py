@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,8 +50,10 @@ def command(form: str, files: tuple[Path, ...], **options: Any) -> None:
     \b
       csv, parquet   one table: operators, parts, advice, ceilings or points
       xlsx           all tables, a sheet each
-      perfetto       Chrome trace of a profile or of a run --keep directory,
-                     with counter tracks of share of ceiling
+      perfetto       trace of a profile or of a run --keep directory, with
+                     counter tracks of share of ceiling: -o x.pftrace or
+                     x.perfetto-trace is Perfetto's own format, any other
+                     name Chrome JSON; a further .gz compresses
       openmetrics    figures of runs, ceilings and points for a scrape
       junit          checks, targets and points as test cases
       machine        ceilings for simulators, JSON or YAML (-o machine.yaml)
@@ -59,7 +62,7 @@ def command(form: str, files: tuple[Path, ...], **options: Any) -> None:
     \b
       mansard export csv run.json -o operators.csv
       mansard export perfetto trace.sqlite --hardware h100-sxm -o trace.json
-      mansard export perfetto kept/ run.json -o trace.json
+      mansard export perfetto kept/ run.json -o trace.pftrace
       mansard export figures run.json -o figures/
     """
     from mansard.core.errors import UsageError
@@ -80,13 +83,13 @@ def command(form: str, files: tuple[Path, ...], **options: Any) -> None:
 
 def _content(
     form: str, files: tuple[Path, ...], output: Path | None, options: dict[str, Any]
-) -> tuple[bytes, list[str]]:
-    """Return what is written, and what it leaves out."""
+) -> tuple[bytes | Iterable[bytes], list[str]]:
+    """Return what is written, at once or in pieces, and what it leaves out."""
     from mansard.report.exports.sources import one_table, read_sources, tables_of
 
     question = _question(options)
     if form == "perfetto":
-        return _perfetto(files, question, options)
+        return _perfetto(files, question, output, options)
     sources = read_sources(files, question)
     if form in ("csv", "parquet"):
         from mansard.report.exports.tabular import to_csv, to_parquet
@@ -122,15 +125,19 @@ def _nothing(kinds: str, wanted: str) -> bytes:
     )
 
 
-def _perfetto(files: tuple[Path, ...], question: Question, options: dict[str, Any]) -> tuple[bytes, list[str]]:
-    from mansard.report.exports.perfetto import to_perfetto
+def _perfetto(
+    files: tuple[Path, ...], question: Question, output: Path | None, options: dict[str, Any]
+) -> tuple[Iterable[bytes], list[str]]:
     from mansard.report.exports.scenes import scenes_of
     from mansard.report.exports.sources import read_sources
+    from mansard.report.exports.trace_files import writer_of
+    from mansard.report.exports.tracks import draw
 
+    write = writer_of("" if output is None else output.name)
     sources = read_sources(files, question, diagnose=False)
     scenes = scenes_of(sources.profiles, [(name, d) for name, d, _ in sources.diagnoses], question)
-    written = to_perfetto(scenes, most_calls=options["max_calls"])
-    return written.text.encode(), list(written.notes)
+    drawing = draw(scenes, most_calls=options["max_calls"])
+    return write(drawing), list(drawing.notes)
 
 
 def _question(options: dict[str, Any]) -> Question:
@@ -167,18 +174,26 @@ def _figures(files: tuple[Path, ...], output: Path | None, options: dict[str, An
         click.echo(f"wrote {len(written)} figures to {output}", err=True)
 
 
-def _write(content: bytes, notes: list[str], output: Path | None, options: dict[str, Any]) -> None:
+def _write(content: bytes | Iterable[bytes], notes: list[str], output: Path | None, options: dict[str, Any]) -> None:
     from mansard.core.outputs import write_whole
 
+    size_bytes = 0
+
+    def pieces() -> Iterator[bytes]:
+        nonlocal size_bytes
+        for piece in [content] if isinstance(content, bytes) else content:
+            size_bytes += len(piece)
+            yield piece
+
     if output is None:
-        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.writelines(pieces())
         sys.stdout.buffer.flush()
     else:
-        write_whole(output, content, force=options["force"])
+        write_whole(output, pieces(), force=options["force"])
     for note in notes:
         click.echo(note, err=True)
     if options["as_json"]:
-        _said({"output": str(output), "size_bytes": len(content), "notes": notes})
+        _said({"output": str(output), "size_bytes": size_bytes, "notes": notes})
     elif output is not None:
         click.echo(f"wrote {output}", err=True)
 

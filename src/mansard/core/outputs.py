@@ -52,27 +52,28 @@ def may_write(path: Path | None, *, force: bool, sources: Iterable[Path] = (), o
         )
 
 
-def write_whole(path: Path, content: str | bytes, *, force: bool = True) -> None:
+def write_whole(path: Path, content: str | bytes | Iterable[bytes], *, force: bool = True) -> None:
     """Write a file at once: complete and flushed under another name in its folder, then renamed.
 
     A link keeps pointing where it does, a file keeps its rights, and a device or a pipe is written as it is.
 
     Args:
         path: The file.
-        content: What it shall hold; text is UTF-8.
+        content: What it shall hold; text is UTF-8, pieces are written as they come and are never together in memory.
         force: Whether a file that exists by now is replaced.
 
     Raises:
         InputError: it cannot be written; what was there is as it was.
     """
     raw = content.encode("utf-8", errors="backslashreplace") if isinstance(content, str) else content
+    pieces = [raw] if isinstance(raw, bytes) else raw
     try:
         if _is_special(path):
             with path.open("wb") as stream:
-                stream.write(raw)
+                stream.writelines(pieces)
             return
         target = Path(os.path.realpath(path))
-        part = _part(target, raw)
+        part = _part(target, pieces)
         try:
             _rename(part, target, force=force)
         except FileExistsError:
@@ -136,7 +137,7 @@ def _is_special(path: Path) -> bool:
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
-def _part(target: Path, raw: bytes) -> Path:
+def _part(target: Path, pieces: Iterable[bytes]) -> Path:
     """Write the content beside its place, with the rights of what it replaces, and return that file."""
     if target.is_dir():
         raise IsADirectoryError(21, "it is a directory")
@@ -146,7 +147,7 @@ def _part(target: Path, raw: bytes) -> Path:
         with os.fdopen(handle, "wb") as stream:
             with contextlib.suppress(FileNotFoundError):
                 os.fchmod(stream.fileno(), stat.S_IMODE(target.stat().st_mode))
-            stream.write(raw)
+            stream.writelines(pieces)
             stream.flush()
             os.fsync(stream.fileno())
     except BaseException:

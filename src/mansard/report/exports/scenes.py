@@ -12,7 +12,7 @@ from mansard.diagnose.profile import Question, diagnose_profile, machine_of_devi
 from mansard.diagnose.profile_parts import parts_of_work
 from mansard.diagnose.profile_run import run_of_profile
 from mansard.diagnose.records import Diagnosis
-from mansard.report.exports.perfetto import Scene
+from mansard.report.exports.tracks import Scene
 from mansard.trace.collectives_of import collective_kinds
 from mansard.trace.load import load_run
 from mansard.trace.open import open_trace

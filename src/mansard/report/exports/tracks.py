@@ -1,24 +1,22 @@
-"""A run over time as Chrome trace JSON, which Perfetto opens: calls, and counter tracks of their share of the ceiling.
+"""What a trace of a run over time shows: calls by lane, steps, and counter tracks of their share of the ceiling.
 
-The share of one call is the least time of a call of its kind over the time of this call. The diagnosis states the least time of
-the mean call; a call that took twice as long as the mean of its kind therefore has half of the kind's share. Single calls can be
-faster than the ceiling allows (their operands lay in a cache), so single shares above 1 are shown as they are.
-Source: Trace Event Format, Google, https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+Every trace format is written from this one description. The share of one call is the least time of a call of its kind over the
+time of this call. The diagnosis states the least time of the mean call; a call that took twice as long as the mean of its kind
+therefore has half of the kind's share. Single calls can be faster than the ceiling allows (their operands lay in a cache), so
+single shares above 1 are shown as they are.
 """
 
 from __future__ import annotations
 
-import json
+import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from mansard.core import Implausible, Unknown, is_known
-from mansard.core.document import TOOL_VERSION
 from mansard.diagnose.account import inside, windows_of
 from mansard.diagnose.records import Diagnosis, OperatorRow
 from mansard.report.frames import why
@@ -28,6 +26,10 @@ from mansard.trace.run import Operator, RunTrace
 #: Most calls that are written, and most operators with a counter track of their own.
 MOST_CALLS, MOST_TRACKS = 200_000, 40
 _NAME = 300
+_NO_LENGTH = "not known: the call has no length by the clock of the profile"
+
+Int64Array = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,40 +48,110 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """An exported trace and what it left out.
+class Kind:
+    """What slices of one kind say alike.
 
     Args:
-        text: The JSON document.
-        notes: Sentences for a reader; they are in the document too.
+        name: The name that is drawn.
+        category: Its category.
+        about: Further facts by name, the receipt of the operator.
     """
 
-    text: str
+    name: str
+    category: str
+    about: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thread:
+    """A row of slices, by start and the longer first; two of them nest, or do not overlap.
+
+    Args:
+        tid: Its number in the process, from 0.
+        name: What it is called.
+        kind: Index into the kinds of the process.
+        start_ns, end_ns: Interval of each slice since the start of the drawing [ns].
+        share_ratio: Share of the ceiling [1]; NaN where it has none, then its kind says why.
+    """
+
+    tid: int
+    name: str
+    kind: npt.NDArray[np.int64]
+    start_ns: Int64Array
+    end_ns: Int64Array
+    share_ratio: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CounterTrack:
+    """A step function: each value holds until the next.
+
+    Args:
+        name: What it is called, once in a process.
+        unit: Unit of the values.
+        at_ns: Since when a value holds, since the start of the drawing, in order [ns].
+        value: The values; all are numbers, since what is not known has a track of its own.
+    """
+
+    name: str
+    unit: str
+    at_ns: Int64Array
+    value: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """One scene, drawn.
+
+    Args:
+        pid: Its number in the drawing, from 1.
+        name: What it is called.
+        verdict: What the diagnosis says in one sentence.
+        kinds: Kinds of slices.
+        threads: The steps, then the lanes.
+        counters: Its counter tracks.
+    """
+
+    pid: int
+    name: str
+    verdict: str
+    kinds: tuple[Kind, ...]
+    threads: tuple[Thread, ...]
+    counters: tuple[CounterTrack, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """What a trace shows.
+
+    Args:
+        origin_ns: Where its time begins, by the clock of the profile [ns].
+        processes: One of each scene.
+        notes: What was left out, and what a reader should know; each format has them inside too.
+    """
+
+    origin_ns: int
+    processes: tuple[Process, ...]
     notes: tuple[str, ...]
 
 
-def to_perfetto(scenes: Sequence[Scene], *, most_calls: int = MOST_CALLS) -> Written:
-    """Return a Chrome trace of the scenes.
+def draw(scenes: Sequence[Scene], *, most_calls: int = MOST_CALLS) -> Drawing:
+    """Return what a trace of the scenes shows.
 
     Args:
         scenes: Devices; each is a process of the trace, its lanes are threads.
-        most_calls: Calls of each scene that are written: those from the first steady step on.
+        most_calls: Calls of each scene that are drawn: those from the first steady step on.
     """
-    origin = min((s.run.window_ns[0] for s in scenes), default=0)
-    origin = min([origin, *(int(s.run.start_ns.min()) for s in scenes if s.run.start_ns.size)])
+    starts = [s.run.window_ns[0] for s in scenes]
+    starts += [int(a.min()) for s in scenes for a in (s.run.start_ns, s.run.steps.start_ns) if a.size]
+    origin = min(starts, default=0)
     notes: list[str] = []
-    lines: list[str] = []
+    processes = []
     for pid, scene in enumerate(scenes, 1):
-        writer = _Writer(scene, pid, origin, most_calls)
-        lines += [json.dumps(e, allow_nan=False) for e in writer.events()]
-        notes += writer.notes
-    head = {
-        "displayTimeUnit": "ns",
-        "otherData": {"mansard": TOOL_VERSION, "origin_ns": str(origin), "notes": notes,
-                      "verdicts": {clean(s.name): clean(s.diagnosis.verdict.sentence) for s in scenes}},
-    }  # fmt: skip
-    start = json.dumps(head, allow_nan=False)[:-1]
-    return Written(text=start + ', "traceEvents": [\n' + ",\n".join(lines) + "\n]}\n", notes=tuple(notes))
+        painter = _Painter(scene, pid, origin, most_calls)
+        processes.append(painter.process())
+        notes += painter.notes
+    return Drawing(origin_ns=origin, processes=tuple(processes), notes=tuple(notes))
 
 
 def _key(o: Operator | OperatorRow) -> tuple[str, ...]:
@@ -122,7 +194,9 @@ def call_shares(run: RunTrace, diagnosis: Diagnosis) -> tuple[npt.NDArray[np.flo
     reasons = [""] * count
     for i, row in enumerate(rows_of(run, diagnosis)):
         share = row if isinstance(row, Unknown) else row.share_of_ceiling
-        if is_known(share) and calls[i]:
+        if is_known(share) and not (math.isfinite(share) and share >= 0):
+            reasons[i] = f"implausible: a share of {share:g}"
+        elif is_known(share) and calls[i]:
             least[i] = share * total[i] / calls[i]
         else:
             assert isinstance(share, Unknown | Implausible | float)
@@ -132,80 +206,68 @@ def call_shares(run: RunTrace, diagnosis: Diagnosis) -> tuple[npt.NDArray[np.flo
     return shares, reasons
 
 
-class _Writer:
-    """The events of one scene."""
+class _Painter:
+    """Draws one scene."""
 
     def __init__(self, scene: Scene, pid: int, origin: int, most: int) -> None:
         self.scene, self.pid, self.origin = scene, pid, origin
+        self.title = shorten(clean(scene.name), _NAME)
+        self.notes: list[str] = []
         run = scene.run
         self.shares, self.reasons = call_shares(run, scene.diagnosis)
-        self.notes: list[str] = []
-        order = np.lexsort((-run.end_ns, run.start_ns))
-        if order.size > most:
-            first = int(run.steps.start_ns[0]) if run.steps.count else run.window_ns[0]
-            place = int(np.searchsorted(run.start_ns[order], first))
-            place = min(place, order.size - most)
-            self.notes.append(
-                f"{clean(scene.name)}: {most} of {order.size} calls are written, those from the first steady step on"
+        self.end_ns = np.maximum(run.end_ns, run.start_ns)
+        self.order = self._chosen(most)
+        backward = int(np.count_nonzero((run.end_ns < run.start_ns)[self.order]))
+        if backward:
+            self._note(
+                f"{backward} calls end before they start by the clock of the profile, they are drawn without length"
             )
-            order = order[place : place + most]
-        self.order = order
         for finding in scene.diagnosis.findings:
             if finding.code == "unknown_hardware":
-                self.notes.append(f"{clean(scene.name)}: {clean(finding.text)}")
-        missing = [i for i, reason in enumerate(self.reasons) if reason]
+                self._note(clean(finding.text))
+        missing = sum(1 for reason in self.reasons if reason)
         if missing:
-            self.notes.append(
-                f"{clean(scene.name)}: {len(missing)} of {len(self.reasons)} operators have no share of a ceiling; each call says why"
-            )
+            self._note(f"{missing} of {len(self.reasons)} operators have no share of a ceiling; each call says why")
 
-    def us(self, ns: int) -> float:
-        """Return a time since the start in microseconds, exact to the nanosecond."""
-        return round((ns - self.origin) / 1000, 3)
+    def _note(self, text: str) -> None:
+        self.notes.append(f"{clean(self.scene.name)}: {text}")
 
-    def events(self) -> Iterator[dict[str, Any]]:
-        yield from self._names()
-        yield from self._steps()
-        yield from self._calls()
-        yield from self._lane_counters()
-        yield from self._operator_counters()
+    def _chosen(self, most: int) -> npt.NDArray[np.int64]:
+        """Return the calls that are drawn, by start and the longer first."""
+        run = self.scene.run
+        order = np.lexsort((-self.end_ns, run.start_ns))
+        if order.size <= most:
+            return order
+        first = int(run.steps.start_ns[0]) if run.steps.count else run.window_ns[0]
+        place = min(int(np.searchsorted(run.start_ns[order], first)), order.size - most)
+        self._note(f"{most} of {order.size} calls are written, those from the first steady step on")
+        return order[place : place + most]
 
-    def _names(self) -> Iterator[dict[str, Any]]:
-        run, pid = self.scene.run, self.pid
-        yield {
-            "ph": "M",
-            "name": "process_name",
-            "pid": pid,
-            "tid": 0,
-            "ts": 0,
-            "args": {"name": shorten(clean(self.scene.name), _NAME)},
-        }
-        yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "ts": 0, "args": {"sort_index": pid}}
-        for lane in np.unique(run.lane).tolist():
-            yield {
-                "ph": "M",
-                "name": "thread_name",
-                "pid": pid,
-                "tid": lane + 1,
-                "ts": 0,
-                "args": {"name": f"lane {lane}"},
-            }
-        if run.steps.count:
-            yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": 0, "ts": 0, "args": {"name": "steps"}}
+    def process(self) -> Process:
+        """Return the scene, drawn."""
+        steps, calls = self._step_kinds(), self._call_kinds()
+        return Process(
+            pid=self.pid,
+            name=self.title,
+            verdict=clean(self.scene.diagnosis.verdict.sentence),
+            kinds=(*steps, *calls[0]),
+            threads=(*self._threads(len(steps), calls[1]),),
+            counters=(*self._lane_counters(), *self._operator_counters()),
+        )
 
-    def _steps(self) -> Iterator[dict[str, Any]]:
+    def _step_kinds(self) -> list[Kind]:
         steps = self.scene.run.steps
-        for i, (start, end) in enumerate(zip(steps.start_ns.tolist(), steps.end_ns.tolist(), strict=True)):
-            yield {"ph": "X", "cat": "step", "name": f"step {i + steps.skipped}", "pid": self.pid, "tid": 0, "ts": self.us(start),
-                   "dur": round((end - start) / 1000, 3), "args": {"source": clean(steps.source)}}  # fmt: skip
+        source = clean(steps.source)
+        names = (f"step {i + steps.skipped}" for i in range(steps.count))
+        return [Kind(name=name, category="step", about={"source": source}) for name in names]
 
-    def _about(self) -> list[dict[str, Any]]:
-        """Return what each operator says of its calls."""
-        out = []
-        for o, row, reason in zip(
-            self.scene.run.operators, rows_of(self.scene.run, self.scene.diagnosis), self.reasons, strict=True
-        ):
-            about: dict[str, Any] = {"part": o.part.value, "shapes": shorten(clean(o.shapes), _NAME)}
+    def _call_kinds(self) -> tuple[list[Kind], npt.NDArray[np.int64]]:
+        """Return kinds of calls, one of each operator first, and the kind of each call that is drawn."""
+        run = self.scene.run
+        kinds = []
+        rows = rows_of(run, self.scene.diagnosis)
+        for o, row, reason in zip(run.operators, rows, self.reasons, strict=True):
+            about = {"part": o.part.value, "shapes": shorten(clean(o.shapes), _NAME)}
             if isinstance(row, OperatorRow):
                 about |= {
                     "bound": row.bound.value,
@@ -214,61 +276,131 @@ class _Writer:
                 }
             if reason:
                 about["share_of_ceiling_note"] = shorten(reason, _NAME)
-            out.append(about)
+            kinds.append(Kind(name=shorten(clean(o.name), _NAME), category=clean(o.category), about=about))
+        kind = run.op[self.order].astype(np.int64)
+        bare = ~np.isfinite(self.shares[self.order])
+        other = np.arange(len(kinds))
+        for op in np.unique(kind[bare]).tolist():
+            if not self.reasons[op]:
+                one = kinds[op]
+                other[op] = len(kinds)
+                about = {**one.about, "share_of_ceiling_note": _NO_LENGTH}
+                kinds.append(Kind(name=one.name, category=one.category, about=about))
+        kind[bare] = other[kind[bare]]
+        return kinds, kind
+
+    def _threads(self, offset: int, kind: npt.NDArray[np.int64]) -> list[Thread]:
+        """Return the steps and each lane; slices that cross others of their row get rows of their own, as viewers need."""
+        run = self.scene.run
+        steps, lanes = run.steps, run.lane[self.order]
+        out: list[Thread] = []
+        if steps.count:
+            end = np.maximum(steps.end_ns, steps.start_ns)
+            order = np.lexsort((-end, steps.start_ns))
+            nothing = np.full(steps.count, np.nan)
+            out += self._rows(0, "steps", order.astype(np.int64), steps.start_ns[order], end[order], nothing)
+        extra = []
+        for lane in np.unique(run.lane).tolist():
+            mine = self.order[lanes == lane]
+            about = (kind[lanes == lane] + offset, run.start_ns[mine], self.end_ns[mine], self.shares[mine])
+            first, *others = self._rows(lane + 1, f"lane {lane}", *about)
+            out.append(first)
+            extra += others
+        return _numbered(out, extra)
+
+    def _rows(
+        self, tid: int, name: str, kind: npt.NDArray[np.int64], start: Int64Array, end: Int64Array, share: FloatArray
+    ) -> list[Thread]:
+        rows = rows_that_nest(start, end)
+        out = []
+        for row in range(int(rows.max(initial=0)) + 1):
+            at = rows == row
+            title = name if row == 0 else f"{name}, overlapping {row}"
+            out.append(
+                Thread(
+                    tid=tid,
+                    name=title,
+                    kind=kind[at],
+                    start_ns=start[at] - self.origin,
+                    end_ns=end[at] - self.origin,
+                    share_ratio=share[at],
+                )
+            )
         return out
 
-    def _calls(self) -> Iterator[dict[str, Any]]:
-        run, about = self.scene.run, self._about()
-        names = [shorten(clean(o.name), _NAME) for o in run.operators]
-        categories = [clean(o.category) for o in run.operators]
-        for i in self.order.tolist():
-            op = int(run.op[i])
-            share = float(self.shares[i])
-            args = about[op] if share != share else {**about[op], "share_of_ceiling_ratio": float(f"{share:.6g}")}
-            start, end = int(run.start_ns[i]), int(run.end_ns[i])
-            yield {"ph": "X", "cat": categories[op], "name": names[op], "pid": self.pid, "tid": int(run.lane[i]) + 1,
-                   "ts": self.us(start), "dur": round((end - start) / 1000, 3), "args": args}  # fmt: skip
-
-    def _counter(self, name: str, ns: int, value: float) -> dict[str, Any]:
-        return {"ph": "C", "name": name, "pid": self.pid, "ts": self.us(ns), "args": {"ratio": float(f"{value:.6g}")}}
-
-    def _lane_counters(self) -> Iterator[dict[str, Any]]:
+    def _lane_counters(self) -> Iterator[CounterTrack]:
         """Yield for each lane the share of what runs, 0 between calls; and 1 while something without a known share runs."""
         run = self.scene.run
         for lane in np.unique(run.lane[self.order]).tolist():
             mine = self.order[run.lane[self.order] == lane]
-            known = mine[np.isfinite(self.shares[mine])]
-            yield from self._track(f"share of ceiling, lane {lane}", known, self.shares[known])
-            unknown = mine[~np.isfinite(self.shares[mine])]
-            if unknown.size:
-                yield from self._track(f"share not known, lane {lane}", unknown, np.ones(unknown.size))
+            known = np.isfinite(self.shares[mine])
+            if known.any():
+                yield self._track(f"share of ceiling, lane {lane}", mine[known], self.shares[mine[known]])
+            if not known.all():
+                dark = mine[~known]
+                yield self._track(f"share not known, lane {lane}", dark, np.ones(dark.size))
 
-    def _operator_counters(self) -> Iterator[dict[str, Any]]:
+    def _operator_counters(self) -> Iterator[CounterTrack]:
         """Yield a track for each of the operators with the most time, calls of different lanes together."""
         run = self.scene.run
-        seconds = (run.end_ns - run.start_ns).astype(np.float64)
-        total = np.bincount(run.op[self.order], weights=seconds[self.order], minlength=len(run.operators))
+        seconds = (self.end_ns - run.start_ns).astype(np.float64)
+        ops = run.op[self.order]
+        total = np.bincount(ops, weights=seconds[self.order], minlength=len(run.operators))
         kinds = [int(i) for i in np.argsort(-total, kind="stable") if total[i] > 0 and not self.reasons[i]]
         if len(kinds) > MOST_TRACKS:
-            text = f"{MOST_TRACKS} of {len(kinds)} operators with a share have a counter track of their own, those with the most time"
-            self.notes.append(f"{clean(self.scene.name)}: {text}")
+            self._note(
+                f"{MOST_TRACKS} of {len(kinds)} operators with a share have a counter track of their own, those with the most time"
+            )
         used: set[str] = set()
         for kind in kinds[:MOST_TRACKS]:
             o = run.operators[kind]
             name = shorten(clean(f"share of ceiling: {o.name} {o.shapes} {o.part.value}"), _NAME)
             name = f"{name} #{kind}" if name in used else name
             used.add(name)
-            mine = self.order[run.op[self.order] == kind]
+            mine = self.order[ops == kind]
             mine = mine[np.isfinite(self.shares[mine])]
-            yield from self._track(name, mine, self.shares[mine])
+            yield self._track(name, mine, self.shares[mine])
 
-    def _track(self, name: str, calls: npt.NDArray[Any], values: npt.NDArray[np.float64]) -> Iterator[dict[str, Any]]:
-        """Yield a step function: the value while a call runs, 0 where none does; a later call takes over from an earlier one."""
-        run = self.scene.run
-        starts, ends = run.start_ns[calls].tolist(), run.end_ns[calls].tolist()
-        last = -1
-        for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            yield self._counter(name, start, float(values[i]))
-            last = max(last, end)
-            if i + 1 == len(starts) or starts[i + 1] > last:
-                yield self._counter(name, last, 0.0)
+    def _track(self, name: str, calls: npt.NDArray[np.int64], values: FloatArray) -> CounterTrack:
+        """Return a step function: the value while a call runs, 0 where none does; a later call takes over from an earlier one."""
+        start = self.scene.run.start_ns[calls] - self.origin
+        last = np.maximum.accumulate(self.end_ns[calls] - self.origin)
+        idle = np.flatnonzero(np.append(start[1:] > last[:-1], True)) if calls.size else np.zeros(0, dtype=np.int64)
+        places = idle + 1  # a zero goes behind the last call before it
+        at, value = np.insert(start, places, last[idle]), np.insert(values, places, 0.0)
+        return CounterTrack(name=name, unit="ratio", at_ns=at, value=value)
+
+
+def _numbered(threads: list[Thread], extra: Iterable[Thread]) -> list[Thread]:
+    """Return all threads; those beyond the lanes get numbers that no lane has."""
+    free = max((t.tid for t in threads), default=-1) + 1
+    return threads + [replace(t, tid=free + i) for i, t in enumerate(extra)]
+
+
+def rows_that_nest(start: Int64Array, end: Int64Array) -> npt.NDArray[np.int64]:
+    """Return the row of each slice, such that slices of one row nest or do not overlap; 0 for as many as can be.
+
+    Args:
+        start, end: Intervals by start and the longer first [ns].
+
+    >>> rows_that_nest(np.array([0, 2, 8, 9]), np.array([10, 5, 12, 10])).tolist()  # 8 to 12 leaves 0 to 10
+    [0, 0, 1, 0]
+    """
+    rows = np.zeros(start.size, dtype=np.int64)
+    if not (start[1:] < end[:-1]).any():
+        return rows
+    stacks: list[list[int]] = [[]]
+    for i, (begin, finish) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
+        row = next((r for r, stack in enumerate(stacks) if _fits(stack, begin, finish)), len(stacks))
+        if row == len(stacks):
+            stacks.append([])
+        stacks[row].append(finish)
+        rows[i] = row
+    return rows
+
+
+def _fits(ends: list[int], begin: int, finish: int) -> bool:
+    """Return whether a slice nests in what is open; slices that ended before it are taken off."""
+    while ends and ends[-1] <= begin:
+        ends.pop()
+    return not ends or finish <= ends[-1]
