@@ -24,6 +24,7 @@ from mansard.plan.shard.space import Refusals, Space, ranks_of, stages_of, tenso
 from mansard.plan.shard.training_step import PARTS, memory_of, step_of
 from mansard.predict.estimate import Request, estimate
 from mansard.predict.machines import load_machine
+from mansard.workload.counts import count_params
 from mansard.workload.model.load import load_model
 from mansard.workload.parallel import InfeasibleError
 
@@ -184,6 +185,22 @@ def test_memory_of_llama_8b_by_hand():
     # Full recomputation keeps the input of 32 layers, 4096 x 4096 x 2 B each: 1.07 GB, beside one layer and the logits.
     assert by_zero[0]["activation_bytes"] > 32 * 4096 * 4096 * 2
     assert grid.divisions[0].held.inputs == pytest.approx(32 * 4096 * 4096 * 2)
+
+
+def test_a_tied_table_is_held_and_updated_at_both_ends_of_a_pipeline():
+    # 65536 x 8192 = 536.9e6 elements at 2 B of weight, 2 B of gradient, 12 B of master and moments: with 8 layers over two stages the last
+    # has four of them and its copy of the table; a single stage has the table once.
+    model = load_model({**WIDE, "vocab_size": 65536, "tie_word_embeddings": True})
+    table = 65536.0 * 8192
+    layer = (count_params(model).total - table - 8192) / 8
+    work = Work(phase="train", seq=128, batch=16)
+    space = small(tp=(1,), pp=(1, 2), cp=(1,), micro=(1,), virtual=(1,), recompute=("full",), zero=(0,))
+    grid = grid_of(model, work, where(), space)
+    held = memory_of(grid, grid.rows)
+    for i, combo in enumerate(grid.rows.combo):
+        params = 8 / grid.combos[combo].ranks.pp * layer + table
+        for name, each in (("weight_bytes", 2), ("gradient_bytes", 2), ("optimizer_bytes", 12)):
+            assert held[name][i] == pytest.approx(each * params, rel=1e-4)
 
 
 def test_reasons_are_in_plain_words():

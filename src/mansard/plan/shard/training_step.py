@@ -88,7 +88,8 @@ def memory_of(grid: TrainingGrid, rows: Rows) -> dict[str, Array]:
         (t["last"], np.where(t["pp"] == 1, 1.0, 0.0), 1.0, flight[2]),
     ):
         share = layers / depth
-        outer_p = held("table") * table + held("head") * logits
+        # Stages that share a tied table each update their copy; one stage holds it once.
+        outer_p = held("table") * table + np.where(t["pp"] == 1, held("head"), head_params) * logits
         outer_b = held("table_bytes") * table + np.where(t["pp"] == 1, _own_head(grid)[d], held("head_bytes")) * logits
         weights = (held("dense_bytes") * share + outer_b) / whole[0] + held("expert_bytes") * share / whole[1]
         params = held("dense") * share + outer_p, held("expert") * share
