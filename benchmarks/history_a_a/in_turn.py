@@ -1,16 +1,18 @@
 """How often is a benchmark called changed that did not change, and how often is a planted change found, by `measure --against`?
 
-    python benchmarks/history_a_a/in_turn.py measure kept.jsonl --planted 0 --sets 50
-    python benchmarks/history_a_a/in_turn.py measure kept.jsonl --planted 0.05 --sets 17
-    python benchmarks/history_a_a/in_turn.py score kept.jsonl [more.jsonl ...]
+    python benchmarks/history_a_a/in_turn.py measure kept.jsonl --planted 0 0.05 0 0.10 0 --sets 17
+    python benchmarks/history_a_a/in_turn.py score kept.jsonl [more.jsonl ...] [--join 3]
 
-A set is what one `measure --against` does with six points: five pairs of worker processes, forty rounds in each, both sides in turn. The
-candidate's workers do a planted share of more work (planted_worker.py). Sets are appended to a file as they end, so the experiment is made
-in slices, whatever else the machine does; its load is kept beside. Printed is, by point and by what was planted, how often it was called; each
-point is judged by itself, which finds more and calls more than the adjustment for six at once does.
+A set is what one `measure --against` does with six points, with its default budget: twelve pairs of worker processes, thirty rounds in each, both
+sides in turn, and up to forty pairs for the points whose first pairs differ. The candidate's workers do a planted share of more work
+(planted_worker.py). Sets are appended to a file as they end, so the experiment is made in slices, whatever else the machine does; its load is
+kept beside. Printed is, by point and by what was planted, how often it was called; each point is judged by itself, which finds more and calls
+more than the adjustment for six at once does.
 
 The curve beside it takes the sets without a change and makes the candidate's figures longer by other shares: what would have been found. At the
-shares that were planted as work, it can be compared with that. Exit code 1 where more than 2 % of all comparisons without a change are called.
+shares that were planted as work, it can be compared with that. `--join N` takes the pairs of processes of N sets that follow each other and
+have the same planted share for one comparison: how recordings with fewer pairs are judged. Exit code 1 where more than 2 % of all comparisons
+without a change are called.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import math
 import os
 import statistics
 import sys
@@ -64,7 +67,9 @@ def one_set(share: float, seed: int) -> dict[str, Any]:
     began, load = time.time(), os.getloadavg()[0]
     versions = version(0.0), version(share)
     found = measure_in_turn(points(), versions, cpus=choose_cpus(1), budget=Budget(), seed=seed)
-    compared(found, versions, Limits(interleaved=True, seed=seed))  # what the command does with them; judged again by `score`
+    compared(
+        found, versions, Limits(interleaved=True, seed=seed)
+    )  # what the command does with them; judged again by `score`
     short = [[[[float(f"{x:.5g}") for x in g] for g in side] for side in p.groups] for p in found]
     return {
         "planted": share, "time": round(began, 1), "seconds": round(time.time() - began, 1), "load": [round(load, 1), round(os.getloadavg()[0], 1)],
@@ -94,13 +99,44 @@ def score(sets: Sequence[dict[str, Any]], pairs: int | None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for share in sorted({s["planted"] for s in sets}):
         mine = [s for s in sets if s["planted"] == share]
-        by = {n: [judged(s["points"][n], 0.0, i, pairs) for i, s in enumerate(mine) if s["points"][n][0]] for n in POINTS}
-        found[f"{share:.0%} more work"] = {n: cell(r) for n, r in by.items()} | {"all": cell([x for r in by.values() for x in r])}
+        by = {
+            n: [judged(s["points"][n], 0.0, i, pairs) for i, s in enumerate(mine) if s["points"][n][0]] for n in POINTS
+        }
+        found[f"{share:.0%} more work"] = {n: cell(r) for n, r in by.items()} | {
+            "all": cell([x for r in by.values() for x in r])
+        }
     still = [s for s in sets if s["planted"] == 0.0]
     for share in CURVE:
-        by = {n: [judged(s["points"][n], share, i, pairs) for i, s in enumerate(still) if s["points"][n][0]] for n in POINTS}
-        found[f"{share:.0%} longer"] = {n: cell(r) for n, r in by.items()} | {"all": cell([x for r in by.values() for x in r])}
+        by = {
+            n: [judged(s["points"][n], share, i, pairs) for i, s in enumerate(still) if s["points"][n][0]]
+            for n in POINTS
+        }
+        found[f"{share:.0%} longer"] = {n: cell(r) for n, r in by.items()} | {
+            "all": cell([x for r in by.values() for x in r])
+        }
     return found
+
+
+def joined(sets: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    """Return sets of so many that follow each other, by what was planted; what is left over at the end makes none."""
+    found = []
+    for share in sorted({s["planted"] for s in sets}):
+        mine = sorted((s for s in sets if s["planted"] == share), key=lambda s: s["time"])
+        for i in range(0, len(mine) - count + 1, count):
+            part = mine[i : i + count]
+            points = {n: [[g for s in part for g in s["points"][n][side]] for side in (0, 1)] for n in POINTS}
+            found.append({**part[0], "points": points, "seconds": sum(s["seconds"] for s in part)})
+    return found
+
+
+def upper(called: int, count: int) -> float:
+    """Return the one-sided 95 % upper limit of a share (Clopper and Pearson 1934); none of 300: 1 - 0.05 ** (1 / 300) = 1 %."""
+    low, high = called / count, 1.0
+    for _ in range(60):
+        p = (low + high) / 2.0
+        below = sum(math.comb(count, k) * p**k * (1.0 - p) ** (count - k) for k in range(called + 1))
+        low, high = (p, high) if below > 0.05 else (low, p)
+    return high
 
 
 def kept(path: Path) -> list[dict[str, Any]]:
@@ -114,10 +150,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("mode", choices=("measure", "score"))
     parser.add_argument("kept", type=Path, nargs="+")
-    parser.add_argument("--planted", type=float, nargs="+", default=[0.0], help="shares of more work, one set of each after the other")
+    parser.add_argument(
+        "--planted", type=float, nargs="+", default=[0.0], help="shares of more work, one set of each after the other"
+    )
     parser.add_argument("--sets", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no set after so long")
     parser.add_argument("--pairs", type=int, help="score as if so many pairs of processes had been measured")
+    parser.add_argument("--join", type=int, default=1, help="score so many sets that follow each other as one")
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
     if options.mode == "measure":
@@ -130,9 +169,11 @@ def main() -> int:
                 with options.kept[0].open("a", encoding="utf-8") as stream:
                     stream.write(json.dumps(taken, separators=(",", ":")) + "\n")
         return 0
-    sets = [s for path in options.kept for s in kept(path)]
+    sets = joined([s for path in options.kept for s in kept(path)], options.join)
     loads = [x for s in sets for x in s["load"]]
-    print(f"{len(sets)} sets of {len(POINTS)} points, {statistics.median(s['seconds'] for s in sets):.0f} s each, load {min(loads)} to {max(loads)}")
+    print(
+        f"{len(sets)} sets of {len(POINTS)} points, {statistics.median(s['seconds'] for s in sets):.0f} s each, load {min(loads)} to {max(loads)}"
+    )
     results = score(sets, options.pairs)
     for kind, by in results.items():
         print(kind)
@@ -142,9 +183,12 @@ def main() -> int:
                 continue
             shares = "  ".join(f"{v} {c[v] / n:6.1%}" for v in ("slower", "faster", "same", "inconclusive"))
             print(f"  {name:<22} {n:4d}: {shares}  smallest change {c['smallest_ratio']:.1%}")
+    still = results.get("0% more work", {}).get("all")
+    if still and still["comparisons"]:
+        called, count = still["slower"] + still["faster"], still["comparisons"]
+        print(f"without a change {called} of {count} called: at most {upper(called, count):.1%} (95 %, one-sided)")
     if options.output:
         options.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    still = results.get("0% more work", {}).get("all")
     return 0 if still is None or still["slower"] + still["faster"] <= 0.02 * still["comparisons"] else 1
 
 

@@ -1,17 +1,17 @@
 """How often is a benchmark called changed that did not change, and how often is a planted change found?
 
-    python benchmarks/history_a_a/run.py interleaved --comparisons 300 --rounds 200
     python benchmarks/history_a_a/run.py record --seconds 1800 -o recorded.json.gz
     python benchmarks/history_a_a/run.py separate recorded.json.gz --comparisons 300
 
 Three small benchmarks: additions in the first cache, a copy through memory, and a loop of Python. A planted slow-down of 5 % is 5 % more
 work of the same kind.
 
-- *interleaved*: both sides in one process, in turn, in random order, a stated number of rounds for each comparison (additions);
 - *record*: bursts of three processes that follow each other, the bursts some seconds apart, for as long as is asked; every process takes
   all benchmarks with and without the planted work. The recording is the data of the next one;
 - *separate*: comparisons of bursts drawn from a recording, the sides from different ones: one of each, a history of several against one,
   several against several.
+
+Both sides in turn are tried by in_turn.py.
 
 Printed is the share of comparisons that were called faster or slower, for no change and for each planted one, and the smallest change
 that a comparison says it would have called. The machine may be noisy: that is what is tested. Exit code 1 where more than 2 % of
@@ -95,30 +95,6 @@ def record(seconds: float, period_s: float) -> list[dict[str, Any]]:
     return found
 
 
-def interleaved(comparisons: int, rounds: int) -> dict[str, Any]:
-    """Return the verdicts of comparisons in turn."""
-    from mansard.history.against import in_turn
-    from mansard.history.compare import Limits, compare_lists
-
-    sample = samplers()["add"]
-    verdicts: dict[float, list[str]] = {p: [] for p in PLANTED}
-    reach = []
-    began = time.monotonic()
-    for i in range(comparisons):
-        for planted in PLANTED:
-            a, b, _ = in_turn((lambda: sample(0.0), lambda p=planted: sample(p)), rounds, random.Random(i))
-            result = compare_lists(a, b, limits=Limits(interleaved=True, seed=i, draws=4000))
-            verdicts[planted].append(result.verdict.value)
-            if not planted and result.smallest_ratio is not None:
-                reach.append(result.smallest_ratio)
-    seconds = (time.monotonic() - began) / comparisons / len(PLANTED)
-    return {
-        "interleaved": {
-            "verdicts": counted(verdicts), "smallest_ratio": statistics.median(reach), "rounds": rounds, "seconds_per_comparison": seconds,
-        }
-    }  # fmt: skip
-
-
 def separate(bursts: list[dict[str, Any]], comparisons: int, seed: int, runs: int) -> dict[str, Any]:
     """Return the verdicts of comparisons of bursts, by scheme and benchmark."""
     from datetime import UTC, datetime
@@ -173,10 +149,9 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", choices=("interleaved", "record", "separate", "worker"))
+    parser.add_argument("mode", choices=("record", "separate", "worker"))
     parser.add_argument("recording", type=Path, nargs="*")
     parser.add_argument("--comparisons", type=int, default=300, help="of each kind; of each benchmark a third")
-    parser.add_argument("--rounds", type=int, default=200, help="pairs of samples of an interleaved comparison")
     parser.add_argument("--seconds", type=float, default=1800.0, help="how long to record")
     parser.add_argument("--period", type=float, default=7.0, help="seconds from burst to burst, about")
     parser.add_argument("--runs", type=int, default=RUNS, help="processes of a burst that a comparison sees")
@@ -191,14 +166,11 @@ def main() -> int:
         bursts = record(options.seconds, options.period)
         options.output.write_bytes(gzip.compress(json.dumps(bursts, separators=(",", ":")).encode(), 9, mtime=0))
         return 0
-    if options.mode == "interleaved":
-        results = interleaved(options.comparisons, options.rounds)
-    else:
-        bursts = [b for path in options.recording for b in read(path)]
-        print(
-            f"{len(bursts)} bursts of {options.runs} processes, load {min(b['load'] for b in bursts)} to {max(b['load'] for b in bursts)}"
-        )
-        results = separate(bursts, -(-options.comparisons // len(BENCHMARKS)), options.seed, options.runs)
+    bursts = [b for path in options.recording for b in read(path)]
+    print(
+        f"{len(bursts)} bursts of {options.runs} processes, load {min(b['load'] for b in bursts)} to {max(b['load'] for b in bursts)}"
+    )
+    results = separate(bursts, -(-options.comparisons // len(BENCHMARKS)), options.seed, options.runs)
     for kind, r in results.items():
         cells = [f"{kind:<24} smallest change {r['smallest_ratio']:6.1%}"]
         for planted, verdicts in r["verdicts"].items():

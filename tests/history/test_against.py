@@ -117,6 +117,30 @@ def test_the_same_commit_twice_is_the_same(repository: Path) -> None:
     assert [d.component for d in faster.results[0].differs] == ["revision"]
 
 
+def wandering(folder: Path, clock: Path) -> Path:
+    """A checkout whose processes are by turns 6 % faster and slower, each for its life."""
+    package(folder, 1.0, clock)
+    starts = folder / "starts"
+    starts.touch()
+    (folder / "src" / "mansard" / "factor.py").write_text(
+        f"import pathlib\np = pathlib.Path({str(starts)!r})\nn = len(p.read_bytes())\np.write_bytes(b'x' * (n + 1))\n"
+        "FACTOR = 1.06 if n % 2 else 1 / 1.06\n"
+    )
+    return folder
+
+
+def test_a_point_whose_processes_differ_gets_more_pairs_of_them(repository: Path, tmp_path: Path, clock: Path) -> None:
+    other = str(wandering(tmp_path / "other", clock))
+    budget = Budget(pairs=6, most_pairs=8, rounds=4)
+    (loose,), comparison = measured(repository, "HEAD~1", other, budget)
+    # Six pairs are from the least to the largest: +- 6 % against the 1.75 % that are aimed at would be over a hundred pairs.
+    assert (loose.planned, len(loose.groups[0]), len(loose.groups[1])) == (8, 8, 8)
+    assert comparison.verdict is not ComparisonVerdict.SLOWER
+    # Its time was over with the first ones: no more of them, and no more rounds than the least.
+    (short,), _ = measured(repository, "HEAD~1", other, Budget(pairs=6, most_pairs=8, rounds=10, point_s=0.0))
+    assert (short.planned, [len(g) for g in short.groups[0]]) == (8, [4] * 6)
+
+
 @pytest.mark.parametrize(("factor", "why"), [("broken", "no such benchmark"), ("dies", "exit code 3")])
 def test_a_side_that_fails_is_named_and_nothing_is_decided(
     repository: Path, clock: Path, factor: str, why: str

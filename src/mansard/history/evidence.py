@@ -86,12 +86,12 @@ def pair_note(ratio: float, of_medians: float) -> str:
     >>> pair_note(1.05, 1.0501)
     ''
     >>> pair_note(1.05, 0.98)
-    'it is the median change of rounds, in which both sides met the same machine; the medians of the sides alone differ by -2 %'
+    'it is the change within rounds, in which both sides met the same machine; the medians of the sides alone differ by -2 %'
     """
     if abs(math.log(of_medians / ratio)) < UNLIKE:
         return ""
     return (
-        "it is the median change of rounds, in which both sides met the same machine; the medians of the sides alone differ by "
+        "it is the change within rounds, in which both sides met the same machine; the medians of the sides alone differ by "
         f"{100.0 * (of_medians - 1.0):+.2g} %"
     )
 
