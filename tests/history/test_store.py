@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -9,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +19,7 @@ from mansard.core.errors import InputError, UsageError
 from mansard.core.unknown import Unknown
 from mansard.history.advance import add_to_baseline
 from mansard.history.archive import archive_of, is_archive, read_archive
-from mansard.history.connection import shown
+from mansard.history.connection import shown, translated
 from mansard.history.connection import store_url as url_of
 from mansard.history.store import Store, open_store
 
@@ -72,6 +75,7 @@ def test_the_same_document_is_one_row_and_other_labels_are_another(store: Store)
     other = store.add(scaled(1.0), source="a.json", labels={"zone": {"zone": "b"}})
     assert numbers[0] == numbers[1] != other.number
     assert len(store.records()) == 2
+    assert [len(record.measurements) for _, record in store.timed_records()] == [1, 1]
 
 
 def test_figures_of_all_kinds_stand_in_one_record(store: Store) -> None:
@@ -164,9 +168,64 @@ def test_an_archive_carries_a_baseline_to_another_store(store: Store, tmp_path: 
     assert [(e.state, e.added, e.record.measurements) for e in before.entries] == [
         (e.state, e.added, e.record.measurements) for e in after.entries
     ]
+    # And back: what is exported again is the same, and the results keep the time at which they were added.
+    again = json.dumps(archive_of(other, "main")).encode()
+    assert json.loads(again)["entries"] == json.loads(raw)["entries"]
+    assert [r.added for r in other.records()] == [e["added"] for e in reversed(json.loads(raw)["entries"])]
+    store.remove("main")
+    read_archive(store, again, source="x")
+    assert store.baseline("main").records() == before.records()
     add_to_baseline(other, "main", scaled(1.001), source="c.json", labels={"zone": {"zone": "a"}})
     with pytest.raises(InputError, match="exists with other results"):
         read_archive(other, raw, source="x")
+
+
+def test_an_archive_reads_a_document_as_it_was_read_at_first(tmp_path: Path) -> None:
+    rows = b"1048576 262144 float sum -1 32.18 32.58 57.02 0 31.49 33.30 58.28 0\n"  # the end of a log: only its form tells it
+    first, second = open_store(str(tmp_path / "a.db")), open_store(str(tmp_path / "b.db"))
+    first.put("main", rows, source="tail.log", state="accepted", reason="", form="nccl-tests")
+    read_archive(second, json.dumps(archive_of(first, "main")).encode(), source="x")
+    assert len(second.baseline("main").records()[0].measurements) == 6
+
+
+ENTRY = {
+    "source": "a", "sha256": "0", "state": "accepted", "reason": "", "added": "", "labels": {}, "document_base64": "e30="
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"entries": []}, "lacks the key 'name'"), ({"name": "x", "entries": 3}, "wrong type"), ({"name": ["x"], "entries": []}, "name is"),
+        ({"name": "x", "entries": [{k: v for k, v in ENTRY.items() if k != "source"}]}, "lacks the key 'source'"),
+        ({"name": "x", "entries": [{**ENTRY, "state": "best"}]}, "state of an entry is 'best'"),
+        ({"name": "x", "entries": [{**ENTRY, "labels": "zone"}]}, "wrong type"),
+        ({"name": "x", "entries": [{**ENTRY, "added": 7}]}, "added of an entry is 7"),
+        ({"name": "x", "entries": [{**ENTRY, "document_base64": "?"}]}, "cannot be"), ({"name": "x", "entries": [ENTRY]}, "was changed"),
+    ],
+)  # fmt: skip
+def test_a_damaged_archive_says_where(content: dict[str, object], said: str, tmp_path: Path) -> None:
+    raw = json.dumps({"schema": "baseline_archive/1", **content}).encode()
+    with open_store(str(tmp_path / "h.db")) as store, pytest.raises(InputError, match=said):
+        read_archive(store, raw, source="x")
+
+
+@pytest.mark.parametrize(
+    ("error", "free", "full"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), 0, True), (OSError(errno.EACCES, "Permission denied"), 0, False),
+        (sqlite3.OperationalError("database or disk is full"), 1 << 30, True),
+        # All that SQLite says where the file that readers and writers share cannot be made.
+        (sqlite3.OperationalError("disk I/O error"), 0, True), (sqlite3.OperationalError("disk I/O error"), 1 << 30, False),
+    ],
+)  # fmt: skip
+def test_a_full_disk_is_told_from_other_errors(
+    error: Exception, free: int, full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+    with pytest.raises(InputError) as caught, translated(f"sqlite:///{tmp_path / 'h.db'}"):
+        raise error
+    assert caught.value.hint.startswith("free space" if full else "check --store")
 
 
 def test_sixteen_writers_at_once_on_an_empty_store(store_url: str, tmp_path: Path) -> None:
@@ -221,6 +280,36 @@ def test_the_newest_revision_is_the_schema_of_the_tables(store_url: str) -> None
         context = MigrationContext.configure(connection)
         assert context.get_current_revision() == HEAD
         assert compare_metadata(context, METADATA) == []
+    engine.dispose()
+
+
+def _opened(url: str) -> None:
+    open_store(url).close()
+
+
+def test_a_store_of_an_older_program_is_brought_up_to_date_once_by_four_at_once(store_url: str) -> None:
+    import sqlalchemy
+
+    from mansard.history.tables import HEAD
+
+    with open_store(store_url) as store:
+        store.add(scaled(1.0), source="a.json")
+    engine = sqlalchemy.create_engine(url_of(store_url))
+    columns = "record_id, benchmark, metric, is_primary, value, content"
+    with engine.begin() as connection:  # as the first revision left it where a document was added again
+        connection.exec_driver_sql(f"INSERT INTO measurement ({columns}) SELECT {columns} FROM measurement")
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
+    engine.dispose()
+    forked = multiprocessing.get_context("fork")
+    openers = [forked.Process(target=_opened, args=(store_url,)) for _ in range(4)]
+    for process in openers:
+        process.start()
+    for process in openers:
+        process.join(timeout=120)
+    assert [process.exitcode for process in openers] == [0] * 4
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalars().all() == [HEAD]
+        assert connection.exec_driver_sql("SELECT count(*) FROM measurement").scalar() == 1
     engine.dispose()
 
 

@@ -6,11 +6,12 @@ import base64
 import binascii
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
-from mansard.core.document import header
+from mansard.core.document import damage_in_words, header
 from mansard.core.errors import InputError
-from mansard.history.store import Store
+from mansard.history.store import STATES, Store
 
 SCHEMA = "baseline_archive/1"
 
@@ -24,7 +25,7 @@ def archive_of(store: Store, name: str) -> dict[str, Any]:
     entries = [
         {
             "state": e.state, "reason": e.reason, "added": e.added, "source": e.stored.source, "sha256": e.stored.sha256,
-            "labels": {k: dict(v) for k, v in e.stored.labels.items()},
+            "labels": {k: dict(v) for k, v in e.stored.labels.items()}, "form": e.stored.form,
             "document_base64": base64.b64encode(store.raw(e.stored.sha256)).decode("ascii"),
         }
         for e in store.baseline(name).entries
@@ -36,7 +37,7 @@ def is_archive(raw: bytes) -> bool:
     """Return whether a file is an archive."""
     try:
         content = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(content, dict) and content.get("schema") == SCHEMA
 
@@ -49,13 +50,15 @@ def read_archive(store: Store, raw: bytes, *, source: str) -> list[str]:
     """
     try:
         content = json.loads(raw)
-        name = str(content["name"])
-        entries = [(e, base64.b64decode(e["document_base64"], validate=True)) for e in content["entries"]]
-        for e, document in entries:
-            if hashlib.sha256(document).hexdigest() != e["sha256"]:
-                raise InputError(f"{source}: the document {e['sha256'][:12]} was changed")
-    except (KeyError, TypeError, ValueError, binascii.Error) as error:
-        raise InputError(f"{source} is a damaged archive: {error}") from None
+        name = content["name"]
+        entries = [_entry(e) for e in content["entries"]]
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"its name is {name!r}")
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError, binascii.Error) as error:
+        raise InputError(f"{source} is a damaged archive: {damage_in_words(error)}") from None
+    for e, document in entries:
+        if hashlib.sha256(document).hexdigest() != e["sha256"]:
+            raise InputError(f"{source}: the document {e['sha256'][:12]} was changed")
     have = {s.name for s in store.baselines()}
     if name in have:
         known = {e.stored.sha256 for e in store.baseline(name).entries}
@@ -63,6 +66,21 @@ def read_archive(store: Store, raw: bytes, *, source: str) -> list[str]:
             raise InputError(f"baseline {name!r} exists with other results", hint=f"mansard baseline rm {name}")
     for e, document in entries:
         store.put(
-            name, document, source=e["source"], state=e["state"], reason=e["reason"], labels=e["labels"], added=e["added"]
+            name, document, source=e["source"], state=e["state"], reason=e["reason"], labels=e["labels"], added=e["added"],
+            form=e["form"],
         )  # fmt: skip
     return [name]
+
+
+def _entry(e: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
+    """Return an entry whose parts are of the right kinds, and its document; `form` is not told by archives of the first versions."""
+    kept: dict[str, Any] = {k: e[k] for k in ("source", "sha256", "state", "reason", "added")} | {
+        "form": e.get("form", "auto")
+    }
+    for key, value in kept.items():
+        if not isinstance(value, str):
+            raise TypeError(f"{key} of an entry is {value!r}")
+    if kept["state"] not in STATES:
+        raise ValueError(f"the state of an entry is {kept['state']!r}, expected one of {', '.join(STATES)}")
+    kept["labels"] = {str(c): {str(k): str(v) for k, v in parts.items()} for c, parts in e["labels"].items()}
+    return kept, base64.b64decode(e["document_base64"], validate=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +22,10 @@ _WAIT_S = 60.0
 #: Any number: the lock of PostgreSQL under which one process migrates.
 _LOCK = 0x6D616E73
 _WRITES = "mansard_writes"
+_ROOM = "free space, and do it again: of what failed nothing was stored, and what was acknowledged before is kept"
+_LEAST_ROOM_BYTES = (
+    64 << 10
+)  # the file that readers and writers of SQLite share has 32 KiB; source: sqlite.org/walformat.html
 
 
 def store_url(given: str | None = None, environ: Mapping[str, str] | None = None) -> str:
@@ -127,20 +133,32 @@ def writing(engine: Engine) -> Iterator[Connection]:
 @contextmanager
 def translated(url: str) -> Iterator[None]:
     """Turn errors of the database into errors with a next step."""
+    import sqlite3
+
     from sqlalchemy.exc import DBAPIError, NoSuchModuleError
 
     try:
         yield
-    except (DBAPIError, OSError) as error:
-        text = str(error.orig if isinstance(error, DBAPIError) else error).strip().splitlines()
-        hint = (
-            "free space, and add it again: nothing was stored"
-            if "full" in (text or [""])[0]
-            else f"check --store or {VARIABLE}"
-        )
-        raise InputError(f"the store {shown(url)} failed: {text[0] if text else error}", hint=hint) from None
+    except (DBAPIError, sqlite3.Error, OSError) as error:
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        said = (cause.strerror if isinstance(cause, OSError) else "") or str(cause).strip() or str(error)
+        full = _no_room(cause, said, sqlite_path(url))
+        hint = _ROOM if full else f"check --store or {VARIABLE}"
+        raise InputError(f"the store {shown(url)} failed: {said.splitlines()[0]}", hint=hint) from None
     except (NoSuchModuleError, ImportError) as error:
         raise InputError(f"no driver for {shown(url)}: {error}", hint="pip install 'mansard[postgresql]'") from None
+
+
+def _no_room(cause: object, said: str, path: Path | None) -> bool:
+    """Return whether an error is that of a full disk.
+
+    Where SQLite cannot make the files beside its own, in which readers and writers meet, it says "disk I/O error" and no more.
+    """
+    if isinstance(cause, OSError):
+        return cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    if "full" in said or "No space left" in said:
+        return True
+    return "I/O error" in said and path is not None and shutil.disk_usage(path.parent).free < _LEAST_ROOM_BYTES
 
 
 def shown(url: str) -> str:

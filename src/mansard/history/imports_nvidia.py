@@ -118,7 +118,9 @@ def nccl_text(text: str) -> list[Measurement]:
             blocks.append(_Block(columns=_columns(found.group(1).split()), test=test))
         elif found := _NCCL_NAME.search(line):
             test = found.group(1) or found.group(2)
-        elif blocks and (found := _NCCL_ROW.search(line)):
+        elif found := _NCCL_ROW.search(line):
+            if not blocks:  # the end of a log, read because its form was named
+                blocks.append(_Block(columns=_Columns(), test=test))
             blocks[-1].rows += _rows(found, blocks[-1].columns)
         elif blocks and (found := _NCCL_BOUNDS.search(line)) and int(found.group(1)):
             blocks[-1].out_of_bounds = found.group(1)

@@ -36,6 +36,7 @@ class Stored:
         sha256: Digest of the raw document.
         source, schema, created, added: Where it came from, what it is, and when.
         labels: What was stated when it was added.
+        form: How it is read: `auto`, or the program that was named as its writer.
         figures: The figures that the record holds, by metric; one that is not known is `Unknown`.
     """
 
@@ -46,6 +47,7 @@ class Stored:
     created: str
     added: str
     labels: Mapping[str, Mapping[str, str]]
+    form: str
     figures: Mapping[str, float | Unknown]
 
 
@@ -156,7 +158,7 @@ class Store:
             state: One of `STATES`.
             reason: Why.
             promote: Accepted results retire, and pending ones are accepted with this one: the baseline advances.
-            added: When it came in, for an import; now by default.
+            added: When it came in, for an import: a document that does not tell when it was made keeps that time; now by default.
         """
         from sqlalchemy import delete, insert, update
 
@@ -166,7 +168,7 @@ class Store:
             raise UsageError(f"unknown state {state!r}", hint=f"one of {', '.join(STATES)}")
         record = read_bytes(raw, source=source, labels=labels, form=form)
         with translated(self.url), writing(self._engine) as connection:
-            number = self._insert(connection, raw, record, form, labels or {})
+            number = self._insert(connection, raw, record, form, labels or {}, added)
             here = ENTRY.c.baseline == baseline
             if promote:
                 for old, new in (("accepted", "retired"), ("pending", "accepted")):
@@ -275,8 +277,8 @@ class Store:
     # --- inside a transaction -----------------------------------------------------------------------------------------
 
     def _insert(
-        self, connection: Connection, raw: bytes, record: Record, form: str, labels: Mapping[str, Mapping[str, str]]
-    ) -> int:
+        self, connection: Connection, raw: bytes, record: Record, form: str, labels: Mapping[str, Mapping[str, str]], added: str = "",
+    ) -> int:  # fmt: skip
         from sqlalchemy import insert, select
 
         from mansard.history.tables import FIGURES, MEASUREMENT, RECORD
@@ -285,7 +287,7 @@ class Store:
         said = json.dumps(labels, sort_keys=True)
         row: dict[str, Any] = {
             "sha256": sha256, "source": record.source, "form": form, "schema": record.schema, "created": record.created,
-            "added": _now(), "labels": said,
+            "added": added or _now(), "labels": said,
             "fingerprint": json.dumps({k: dict(v) for k, v in merged_fingerprint(record.measurements).parts.items()}, sort_keys=True),
             **{name: record.headline(name) for name in FIGURES},
         }  # fmt: skip
@@ -293,13 +295,14 @@ class Store:
             from sqlalchemy.dialects.postgresql import insert as upsert
         else:
             from sqlalchemy.dialects.sqlite import insert as upsert  # type: ignore[assignment]
-        fresh = connection.execute(upsert(RECORD).values(row).on_conflict_do_nothing()).rowcount
+        # The number comes back where the row is new. Counts of rows do not tell: drivers answer -1 where they do not know.
+        fresh = connection.execute(upsert(RECORD).values(row).on_conflict_do_nothing().returning(RECORD.c.id)).scalar()
         number = int(
             connection.execute(
                 select(RECORD.c.id).where(RECORD.c.sha256 == sha256, RECORD.c.labels == said)
             ).scalar_one()
         )
-        if fresh and record.measurements:
+        if fresh is not None and record.measurements:
             rows = [
                 {
                     "record_id": number, "benchmark": m.benchmark, "metric": m.metric, "is_primary": m.primary,
@@ -342,7 +345,7 @@ def _row(row: Mapping[str, Any]) -> Stored:
     missing = Unknown("the document does not tell it, or tells several")
     return Stored(
         number=row["id"], sha256=row["sha256"], source=row["source"], schema=row["schema"], created=row["created"],
-        added=row["added"], labels=json.loads(row["labels"]),
+        added=row["added"], labels=json.loads(row["labels"]), form=row["form"],
         figures={n: missing if row[n] is None else float(row[n]) for n in FIGURES},
     )  # fmt: skip
 

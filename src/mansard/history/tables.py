@@ -26,7 +26,7 @@ METADATA = MetaData(
     }
 )  # fmt: skip
 #: The revision that this module describes; `migrations/versions` leads there.
-HEAD = "0001"
+HEAD = "0002"
 
 _KEY = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows of INTEGER alone
 
