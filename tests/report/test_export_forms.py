@@ -73,6 +73,27 @@ def test_openmetrics_leave_out_what_is_not_known_and_say_so(tmp_path, sample) ->
     )
 
 
+def test_openmetrics_give_no_lower_limit_as_a_figure_and_one_step_has_no_interval(tmp_path, sample) -> None:
+    part = dataclasses.replace(
+        sample, attributed_ratio=0.08, bytes_per_step=30720.0, flop_per_step=8e9, step=dataclasses.replace(sample.step, count=1)
+    )  # fmt: skip
+    done = invoke("openmetrics", stored(tmp_path / "r.json", to_document(part)))
+    text = done.stdout
+    assert done.exit_code == 0, (done.stderr, done.exception)
+    found = families(text)
+    for name in ("mansard_step_traffic_bytes", "mansard_step_work_flop", "mansard_step_time_ci95_low_seconds"):
+        assert name not in found
+    assert "at least 30.7 kB: the cost of 92 % of operator time is not known" in text
+    stated = dataclasses.replace(part, receipt={**part.receipt, "flop_source": "--flops"})
+    told = families(invoke("openmetrics", stored(tmp_path / "s.json", to_document(stated))).stdout)
+    assert told["mansard_step_work_flop"].samples[0].value == 8e9
+    assert "mansard_step_traffic_bytes" not in told
+    mean = dataclasses.replace(sample, step=dataclasses.replace(sample.step, statistic="mean"))
+    assert "mansard_step_time_ci95_low_seconds" not in families(
+        invoke("openmetrics", stored(tmp_path / "m.json", to_document(mean))).stdout
+    )
+
+
 def test_openmetrics_of_many_operators_are_bounded(tmp_path, sample) -> None:
     rows = tuple(dataclasses.replace(sample.operators[0], name=f"op{i}", time_s=1e-3) for i in range(150))
     found = families(

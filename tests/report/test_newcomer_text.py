@@ -26,7 +26,7 @@ def test_runs_without_a_prediction_are_counted() -> None:
 
 def _launch(device: str) -> dict[str, object]:
     return {
-        "short_name": "gemm", "device": device, "calls": 1, "total_s": 1e-3, "blocks": 1, "threads_per_block": 128,
+        "name": "gemm", "short_name": "gemm", "device": device, "calls": 1, "total_s": 1e-3, "blocks": 1, "threads_per_block": 128,
         "registers_per_thread": 32, "shared_bytes_per_block": 0, "blocks_per_unit": 1, "filled_ratio": 0.5,
     }  # fmt: skip
 

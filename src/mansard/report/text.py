@@ -204,7 +204,7 @@ def receipt_rows(receipt: Mapping[str, Any], *, limit: int = 200) -> list[tuple[
 #: The longer suffixes first: `_bytes_per_s` also ends in `_s`.
 _WRITERS: dict[str, Callable[[float], str]] = {
     "_bytes_per_s": format_bytes_per_s, "_flop_per_s": format_flop_per_s, "_bytes": format_bytes, "_flop": format_flop,
-    "_hz": format_hz, "_ratio": format_ratio, "_s": format_s,
+    "_hz": format_hz, "_ratio": format_ratio, "_per_s": lambda v: f"{v:.4g} 1/s", "_s": format_s,
 }  # fmt: skip
 
 
@@ -223,10 +223,15 @@ def _flatten(name: str, value: Any, rows: list[tuple[str, str]], depth: int) -> 
 
 
 def _plain(value: Any, name: str = "") -> str:
-    """Return one value in words; a number whose name ends in its unit gets its prefix."""
+    """Return one value in words; a number whose name ends in its unit, or is it, gets its prefix.
+
+    >>> _plain(532e9, "points 1.bytes_per_s"), _plain(2.5, "step_s"), _plain(7.0, "tokens_per_s")
+    ('532 GB/s', '2.50 s', '7 1/s')
+    """
     if isinstance(value, int | float) and not isinstance(value, bool):
+        own = f"_{name.rpartition('.')[2]}"
         for suffix, write in _WRITERS.items():
-            if name.endswith(suffix):
+            if own.endswith(suffix):
                 return str(write(value))
     if isinstance(value, Unknown):
         return f"not known: {clean(value.reason)}"
@@ -276,11 +281,27 @@ def total_of(values: Sequence[float | Unknown]) -> tuple[float, int]:
 WHOLE_RATIO = 0.995
 
 
+def whole_work(diagnosis: Diagnosis, *, flop: bool) -> bool:
+    """Return whether the FLOP, or else the bytes, of a step are those of all of it: a sum over some of its operators is a lower limit.
+
+    Args:
+        diagnosis: The run.
+        flop: Of the FLOP, which may also be stated.
+    """
+    if flop and "flop_source" in diagnosis.receipt:
+        return True
+    rows = [(r.time_s, r.flop if flop else r.bytes) for r in diagnosis.operators]
+    lost = math.fsum(seconds for seconds, amount in rows if not is_known(amount))
+    left = (1.0 - WHOLE_RATIO) * math.fsum(seconds for seconds, _ in rows)
+    return diagnosis.attributed_ratio >= WHOLE_RATIO and lost <= left
+
+
 def work_of_step(diagnosis: Diagnosis) -> tuple[str, str]:
     """Return FLOP and bytes of a step as text: lower limits, or `?`, where the cost of a part of the step is not known."""
-    work = [
-        figure(diagnosis.flop_per_step, format_flop, missing="?"), figure(diagnosis.bytes_per_step, format_bytes, missing="?")
-    ]  # fmt: skip
-    if diagnosis.attributed_ratio < WHOLE_RATIO:  # of the rest nobody knows what it needs
-        work = ["?" if w in ("?", format_flop(0.0), format_bytes(0.0)) else f"\u2265{w}" for w in work]
-    return work[0], work[1]
+    flop = figure(diagnosis.flop_per_step, format_flop, missing="?")
+    size = figure(diagnosis.bytes_per_step, format_bytes, missing="?")
+    if not whole_work(diagnosis, flop=True):  # of the rest nobody knows what it needs
+        flop = "?" if flop in ("?", format_flop(0.0)) else f"\u2265{flop}"
+    if not whole_work(diagnosis, flop=False):
+        size = "?" if size in ("?", format_bytes(0.0)) else f"\u2265{size}"
+    return flop, size

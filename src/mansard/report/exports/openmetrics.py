@@ -6,16 +6,17 @@ Source: OpenMetrics 1.0 text format: https://prometheus.io/docs/specs/om/open_me
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mansard.core import Implausible, Unknown, is_known
 from mansard.core.ceilings import Ceiling
 from mansard.core.document import damage_named
+from mansard.core.units import format_bytes, format_flop, format_ratio, format_s
 from mansard.diagnose.records import Diagnosis
 from mansard.report.exports.sources import Sources
 from mansard.report.frames import why
-from mansard.report.text import clean, distinct_names, shorten
+from mansard.report.text import clean, distinct_names, shorten, whole_work
 
 #: Operators that get series of their own, by time; the rest of a run is one series: every label value is a series that is kept.
 MOST_OPERATORS = 100
@@ -106,6 +107,25 @@ def _maybe(
         _unknown(out, name, labels, why(value))
 
 
+def _no_interval(d: Diagnosis) -> Unknown | None:
+    """Return why the step time has no interval, where it has none."""
+    if d.step.count < 2:
+        return Unknown("one step has no interval", ("several steps",))
+    if d.step.statistic != "median":
+        low, high = (format_s(x) for x in d.step.ci95_s)
+        return Unknown(f"steps do different work, the shortest {low} and the longest {high}")
+    return None
+
+
+def _whole(d: Diagnosis, value: float | Unknown, write: Callable[[float], str], *, flop: bool) -> float | Unknown:
+    """Return an amount of a step; a lower limit is said beside the others that are not known, and is no sample."""
+    if isinstance(value, Unknown) or whole_work(d, flop=flop):
+        return value
+    return Unknown(
+        f"at least {write(value)}: the cost of {format_ratio(1.0 - d.attributed_ratio)} of operator time is not known"
+    )
+
+
 def _run(out: _Families, name: str, d: Diagnosis) -> None:
     of: dict[str, object] = {"run": name}
     v = d.verdict
@@ -118,6 +138,7 @@ def _run(out: _Families, name: str, d: Diagnosis) -> None:
         "grade": v.grade.value,
     }
     out.info("mansard_verdict", "What bounds the run.", {**of, **about})
+    spread = _no_interval(d)
     maybe: tuple[tuple[str, str, float | Unknown | Implausible, str], ...] = (
         (
             "verdict_share_of_ceiling",
@@ -126,11 +147,21 @@ def _run(out: _Families, name: str, d: Diagnosis) -> None:
             "ratio",
         ),
         ("verdict_headroom", "Time of a step above the ceiling.", v.headroom_s, "seconds"),
-        ("step_time", "Median time of a step.", d.step.median_s, "seconds"),
-        ("step_time_ci95_low", "Lower end of its 95 % interval.", d.step.ci95_s[0], "seconds"),
-        ("step_time_ci95_high", "Upper end of its 95 % interval.", d.step.ci95_s[1], "seconds"),
-        ("step_work", "Model matrix FLOP of a step.", d.flop_per_step, "flop"),
-        ("step_traffic", "Compulsory bytes of a step.", d.bytes_per_step, "bytes"),
+        ("step_time", "Median time of a step; the mean where steps do different work.", d.step.median_s, "seconds"),
+        (
+            "step_time_ci95_low",
+            "Lower end of its 95 % interval.",
+            d.step.ci95_s[0] if spread is None else spread,
+            "seconds",
+        ),
+        (
+            "step_time_ci95_high",
+            "Upper end of its 95 % interval.",
+            d.step.ci95_s[1] if spread is None else spread,
+            "seconds",
+        ),
+        ("step_work", "Model matrix FLOP of a step.", _whole(d, d.flop_per_step, format_flop, flop=True), "flop"),
+        ("step_traffic", "Compulsory bytes of a step.", _whole(d, d.bytes_per_step, format_bytes, flop=False), "bytes"),
         ("mfu", "Model FLOP over step time and matrix ceiling.", d.mfu_ratio, "ratio"),
         ("hfu", "Executed FLOP over step time and matrix ceiling.", d.hfu_ratio, "ratio"),
     )
