@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mansard.diagnose.answer import Answer
 
 
-@click.command("diagnose", short_help="Name the bottleneck of a recorded profile.")
+@click.command("diagnose", short_help="Name the bottleneck of a profile, or of measured points.")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @question_options
 @click.option(
@@ -36,7 +36,8 @@ def command(**options: Any) -> int:
 
     FILES are told apart by content: a profile (several are ranks of one job), an Nsight Compute CSV beside one, ceilings.json,
     detailed.json, a model's config.json, a recording of `mansard run --keep`, a run or diagnose document. A folder or a pattern stands for the files in it; of thousands
-    of ranks some are read at a time, and one that fails is named and left out. Exit code 1 where a --target is missed, 3 where the
+    of ranks some are read at a time, and one that fails is named and left out. Measured points alone get a verdict each, with their
+    fixed cost, the size from which on they can be judged, and which implementation is faster. Exit code 1 where a --target is missed, 3 where the
     verdict is undetermined, a ratio is refused, or a file was left out.
 
     \b
@@ -45,6 +46,7 @@ def command(**options: Any) -> int:
         --seq 4096
       mansard diagnose rank*.json.gz --node-devices 8 --network-rate "400 Gbit/s"
       mansard diagnose profiles/ --jobs 16
+      mansard diagnose out/ --hardware h100-sxm
       mansard diagnose trace.json.gz out/ceilings.json --target "share >= 0.6"
     """  # fmt: skip
     from mansard.cli.diagnose_options import asked_with
@@ -84,13 +86,11 @@ def _deliver(answer: Answer, options: dict[str, Any]) -> int:
 
 def _exit_code(answer: Answer) -> int:
     """Return 1 where a target is missed, 3 where something asked for cannot be judged, else 0."""
-    from mansard.core import Bound
-
     if answer.missed:
         return 1
     if answer.unjudged:
         return 3
-    return 3 if not answer.targets and answer.diagnosis.verdict.bound is Bound.UNDETERMINED else 0
+    return 3 if not answer.targets and answer.undetermined else 0
 
 
 def _write(text: str, options: dict[str, Any]) -> None:

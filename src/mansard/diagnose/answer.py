@@ -7,20 +7,24 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mansard.core import Implausible, Unknown
+from mansard.core import Bound, Implausible, Unknown
 from mansard.core.errors import UndecidedError, UsageError
 from mansard.diagnose.analyse import diagnose_run
-from mansard.diagnose.asked import Asked, ceilings_of, facts_of, question_of
+from mansard.diagnose.asked import Asked, ceilings_of, facts_of, given_ceilings, question_of
 from mansard.diagnose.candidates import Candidate, side_by_side
 from mansard.diagnose.facts import Facts, cores_busy_of, points_of
 from mansard.diagnose.given_facts import with_given
 from mansard.diagnose.host_profile import diagnose_host
 from mansard.diagnose.inputs import Inputs
 from mansard.diagnose.job import JobDiagnosis, diagnose_files, diagnose_job
+from mansard.diagnose.measured import MeasuredDiagnosis
+from mansard.diagnose.measured_advice import diagnose_points
 from mansard.diagnose.opened import Opened
 from mansard.diagnose.profile import DeviceDiagnosis, Question, diagnose_profile, network_ceiling
-from mansard.diagnose.records import Diagnosis
+from mansard.diagnose.records import Diagnosis, Note
 from mansard.diagnose.target import Target, TargetResult, check_target
+from mansard.hardware import ceilings as hardware_ceilings
+from mansard.hardware import load as load_hardware
 from mansard.trace.load import load_run
 from mansard.trace.many import Progress
 from mansard.trace.prepare import device_index
@@ -30,6 +34,7 @@ from mansard.trace.timeline import Timeline
 #: Options that mean something for each kind of input beside a profile.
 _FOR_RECORDINGS = ("ceilings", "facts", "network_rate")
 _FOR_HOSTS = ("ceilings", "memory_limit")
+_FOR_POINTS = ("ceilings", "hardware")
 _FOR_DOCUMENTS: tuple[str, ...] = ()
 
 
@@ -42,7 +47,8 @@ class Answer:
     """The answer to one question about files. It is a sequence of the devices of a profile, the busiest first.
 
     Args:
-        diagnosis: What was found; of a profile that of its busiest device, of several ranks that of the rank shown first.
+        found: What was found; of a profile that of its busiest device, of several ranks that of the rank shown first, of
+            measured points alone what they say.
         devices: Every device of the profile, or of the rank shown first; empty where the input has none.
         job: The ranks, where several profiles were given.
         candidates: Measured implementations of one operation side by side.
@@ -50,7 +56,7 @@ class Answer:
         timeline: The profile, for pictures; None where it is not one.
     """
 
-    diagnosis: Diagnosis
+    found: Diagnosis | MeasuredDiagnosis
     devices: tuple[DeviceDiagnosis, ...] = ()
     job: JobDiagnosis | None = None
     candidates: tuple[tuple[Candidate, ...], ...] = ()
@@ -70,6 +76,29 @@ class Answer:
         return self.devices[place]
 
     @property
+    def diagnosis(self) -> Diagnosis:
+        """The diagnosis of a run.
+
+        Raises:
+            UsageError: Measured points alone were given, which are no run.
+        """
+        if isinstance(self.found, MeasuredDiagnosis):
+            raise UsageError("measured points are no run, so there is no diagnosis of one", hint="see `measured`")
+        return self.found
+
+    @property
+    def measured(self) -> MeasuredDiagnosis | None:
+        """What measured points say, where they alone were given."""
+        return self.found if isinstance(self.found, MeasuredDiagnosis) else None
+
+    @property
+    def undetermined(self) -> bool:
+        """Whether it cannot be said what bounds what was given."""
+        if isinstance(self.found, MeasuredDiagnosis):
+            return self.found.undetermined
+        return self.found.verdict.bound is Bound.UNDETERMINED
+
+    @property
     def missed(self) -> bool:
         """Whether a target was missed."""
         return any(r.met is False for r in self.targets)
@@ -80,7 +109,7 @@ class Answer:
         return (
             any(d.refused for d in self.devices)
             or (self.job is not None and bool(self.job.failed))
-            or isinstance(self.diagnosis.mfu_ratio, Implausible)
+            or (isinstance(self.found, Diagnosis) and isinstance(self.found.mfu_ratio, Implausible))
             or any(isinstance(r.met, Unknown) for r in self.targets)
         )
 
@@ -118,13 +147,15 @@ def answers(
     ]  # fmt: skip
     if len(kinds) > 1:
         raise UsageError(f"{' and '.join(kinds)} are two questions", hint="diagnose them one after the other")
-    if not kinds:
+    if not kinds and not inputs.points:
         raise _no_run(inputs)
+    if not kinds:
+        return (_of_points(inputs, asked, targets),)
     candidates = tuple(tuple(g) for g in side_by_side(points_of(inputs.points)))
     if inputs.documents:
         found = _of_documents(inputs, asked)
     elif inputs.recordings:
-        found = (Answer(diagnosis=_of_recording(inputs, asked)),)
+        found = (Answer(found=_of_recording(inputs, asked)),)
     else:
         opened = replace(
             opened or Opened(), ncu=_counters(inputs, asked), trim=asked.trim, memory_limit=asked.memory_limit
@@ -139,12 +170,10 @@ def _no_run(inputs: Inputs) -> UsageError:
     """Return what to do with files none of which is a run."""
     given = ", ".join(f"{Path(p).name or p} ({kind})" for p, kind in inputs.sources)
     hint = "add a profile, the recording of a run, or a run or diagnose document"
-    if inputs.model is not None and (inputs.ceilings is not None or inputs.points):
+    if inputs.model is not None and inputs.ceilings is not None:
         hint += "; what the model can reach there: `mansard estimate MODEL --on CEILINGS`"
     elif inputs.model is not None:
         hint += "; what the model needs: `mansard estimate MODEL`"
-    elif inputs.points:
-        hint += "; what was measured: `mansard report FOLDER`"
     return UsageError(f"there is no run among the files: {given}", hint=hint)
 
 
@@ -153,6 +182,32 @@ def _useless(asked: Asked, allowed: tuple[str, ...], what: str, hint: str) -> No
     loose = [f"--{n.replace('_', '-')}" for n in asked.given() if n not in allowed]
     if loose:
         raise UsageError(f"{', '.join(loose)}: {what}", hint=hint)
+
+
+def _of_points(inputs: Inputs, asked: Asked, targets: Sequence[Target]) -> Answer:
+    """Return what measured points say by themselves; a model beside them is no work that was measured."""
+    hint = "what a model can reach on a machine: `mansard estimate MODEL --on CEILINGS`"
+    _useless(asked, _FOR_POINTS, "this is about a run, and measured points alone are given", hint)
+    ceilings = given_ceilings(asked, inputs)
+    notes = []
+    if asked.hardware is not None:
+        declared = hardware_ceilings(load_hardware(asked.hardware), scope="device")
+        ceilings = declared if ceilings is None else ceilings.merged(declared.ceilings)
+    if inputs.model is not None:
+        on = next((p for p, kind in inputs.sources if kind == "ceilings"), asked.hardware or "MACHINE")
+        notes.append(
+            Note(
+                code="model_not_used",
+                text=f"points say nothing of a model; what it can reach there: mansard estimate {inputs.model} --on {on}",
+            )
+        )
+    source = ", ".join(p for p, kind in inputs.sources if kind == "detailed")
+    found = diagnose_points(inputs.points, ceilings, source=source, notes=notes)
+    if not found.points:
+        raise UndecidedError(
+            f"no point of {source} was measured", hint="mansard report FOLDER says why; measure again", code="no_points"
+        )
+    return Answer(found=found, targets=tuple(check_target(t, found) for t in targets))
 
 
 def _of_documents(inputs: Inputs, asked: Asked) -> tuple[Answer, ...]:
@@ -168,7 +223,7 @@ def _of_documents(inputs: Inputs, asked: Asked) -> tuple[Answer, ...]:
         raise UsageError(
             f"a finished diagnosis was judged already, and {' and '.join(beside)} cannot change it", hint=hint
         )
-    return tuple(Answer(diagnosis=d) for d in inputs.documents)
+    return tuple(Answer(found=d) for d in inputs.documents)
 
 
 def _of_recording(inputs: Inputs, asked: Asked) -> Diagnosis:
@@ -216,7 +271,7 @@ def _of_profiles(
                 "--device chooses within one profile, several are given", hint="diagnose that rank's file alone"
             )
         job = _job(inputs, question, opened, jobs, engine, progress)
-        return Answer(diagnosis=job.devices[0].diagnosis, devices=job.devices, job=job)
+        return Answer(found=job.devices[0].diagnosis, devices=job.devices, job=job)
     timeline = opened.prepared(inputs.opened[0]) if inputs.opened else opened(inputs.profiles[0])
     question = replace(question, device=device_index(timeline, asked.device))
     if not timeline.used_devices:
@@ -231,9 +286,9 @@ def _of_profiles(
                 "operators of a host count their own work, and a model cannot change it", hint="leave the model out"
             )
         source = inputs.profiles[0] if inputs.profiles else Path(timeline.source)
-        return Answer(diagnosis=diagnose_host(timeline, source, question.ceilings))
+        return Answer(found=diagnose_host(timeline, source, question.ceilings))
     devices = diagnose_profile(timeline, question)
-    return Answer(diagnosis=devices[0].diagnosis, devices=devices, timeline=timeline)
+    return Answer(found=devices[0].diagnosis, devices=devices, timeline=timeline)
 
 
 def _job(

@@ -170,13 +170,19 @@ def facts_of(asked: Asked) -> GivenFacts:
     return GivenFacts() if asked.facts is None else read_facts(asked.facts)
 
 
-def ceilings_of(asked: Asked, inputs: Inputs) -> Ceilings | None:
-    """Return measured ceilings: those given, else the envelope of the measured points; None where neither is."""
+def given_ceilings(asked: Asked, inputs: Inputs) -> Ceilings | None:
+    """Return the measured ceilings that were given; None where none were."""
     given = inputs.ceilings
     if asked.ceilings is not None:
         if given is not None:
             raise UsageError("ceilings are given twice", hint="give the file alone, or --ceilings alone")
         given = asked.ceilings if isinstance(asked.ceilings, Ceilings) else read_ceilings(Path(asked.ceilings))
+    return given
+
+
+def ceilings_of(asked: Asked, inputs: Inputs) -> Ceilings | None:
+    """Return measured ceilings: those given, else the envelope of the measured points; None where neither is."""
+    given = given_ceilings(asked, inputs)
     if given is None and inputs.points:
         made = envelope_of(inputs.points)
         given = made if made.ceilings else None

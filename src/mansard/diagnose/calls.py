@@ -15,7 +15,7 @@ from mansard.diagnose.target import parse_target
 def diagnose(
     *files: Source, target: str | Iterable[str] = (), jobs: int | None = None, engine: str = "local", **options: Any
 ) -> Answer:
-    """Return what bounds a run, how far it is below its ceiling, and what to change first.
+    """Return what bounds a run, or each of some measured points, how far below its ceiling it is, and what to change first.
 
     What it takes and what it refuses is what `mansard diagnose` takes and refuses; `mansard.report.diagnose_document` makes the
     verb's document of the answer, and `mansard.show` its text.

@@ -8,6 +8,9 @@ from mansard.diagnose.facts import MeasuredPoint
 
 _TIMING = ("warmup_tries", "num_runs", "min_duration_s", "max_duration_s", "impl", "seed")
 
+#: Implementations that exist to be compared with, not to be used.
+REFERENCES = ("naive", "torch-naive", "native")
+
 #: A measured point that others are held against.
 Candidate = MeasuredPoint
 

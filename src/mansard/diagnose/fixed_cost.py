@@ -195,8 +195,8 @@ def fixed_cost_of_rows(
     )  # fmt: skip
 
 
-def fixed_costs_of_sweep(elements: Iterable[Mapping[str, Any]]) -> tuple[FixedCost | Unknown, ...]:
-    """Return T0 of every implementation in the `gemm_sweep` points of a `detailed.json`.
+def laws_of_sweep(elements: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, str, FixedCost | Unknown], ...]:
+    """Return backend, work and T0 of every implementation in the `gemm_sweep` points of a `detailed.json`.
 
     Args:
         elements: Its elements; points that failed or are implausible are left out. Element types, implementations and
@@ -208,13 +208,34 @@ def fixed_costs_of_sweep(elements: Iterable[Mapping[str, Any]]) -> tuple[FixedCo
         if meta["benchmark_name"] != SWEEP or e["state"] != "done" or e.get("verdict") == "implausible":
             continue
         params = meta["params"]
-        rest = repr(sorted((k, v) for k, v in params.items() if k not in ("size", "dtype", "impl")))
-        key = (f"{meta['impl']} ({meta['backend']})", str(params["dtype"]), rest)
+        rest = repr(sorted((k, v) for k, v in params.items() if k not in ("size", "in_dtype", "dtype", "impl")))
+        dtype = str(params.get("in_dtype") or params.get("dtype"))
+        key = (backend_of(meta["impl"], meta["backend"]), dtype, rest)
         groups.setdefault(key, {}).setdefault(float(e["metrics"]["flop"]), []).extend(seconds_of(e))
-    return tuple(
-        fit_fixed_cost(samples, backend=backend, what=f"{dtype} square product")
-        for (backend, dtype, _), samples in groups.items()
-    )
+    found = []
+    for (backend, dtype, _), samples in groups.items():
+        what = product_name(dtype)
+        found.append((backend, what, fit_fixed_cost(samples, backend=backend, what=what)))
+    return tuple(found)
+
+
+def backend_of(impl: str, backend: str) -> str:
+    """Return how an implementation is called beside its fixed cost."""
+    return f"{impl} ({backend})"
+
+
+def product_name(dtype: str) -> str:
+    """Return how the work of a sweep over products is called."""
+    return f"{dtype} square product"
+
+
+def fixed_costs_of_sweep(elements: Iterable[Mapping[str, Any]]) -> tuple[FixedCost | Unknown, ...]:
+    """Return T0 of every implementation in the `gemm_sweep` points of a `detailed.json`.
+
+    Args:
+        elements: Its elements, as `laws_of_sweep` takes them.
+    """
+    return tuple(cost for _, _, cost in laws_of_sweep(elements))
 
 
 _BY_FLOP = ("gemm", "attention", "convolution")

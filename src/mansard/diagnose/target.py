@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from mansard.core import Implausible, Unknown
 from mansard.core.errors import UsageError
 from mansard.core.units import format_ratio, format_s, parse_quantity
+from mansard.diagnose.measured import MeasuredDiagnosis
 from mansard.diagnose.records import SHARE_KINDS, Diagnosis
 
 Value = float | Unknown | Implausible
@@ -87,14 +88,29 @@ def parse_target(text: str) -> Target:
     return Target(name=name, op=found["op"], value=value, text=text.strip())
 
 
-def check_target(target: Target, diagnosis: Diagnosis) -> TargetResult:
-    """Return whether a diagnosis meets a target."""
-    value = _value(target.name, diagnosis)
+def check_target(target: Target, diagnosis: Diagnosis | MeasuredDiagnosis) -> TargetResult:
+    """Return whether a diagnosis meets a target; of measured points the one with the lowest share must.
+
+    Raises:
+        UsageError: The target is about a run, and measured points alone are given.
+    """
+    value = (
+        _of_points(target, diagnosis) if isinstance(diagnosis, MeasuredDiagnosis) else _value(target.name, diagnosis)
+    )
     if isinstance(value, Unknown):
         return TargetResult(target=target, value=value, met=value)
     if isinstance(value, Implausible):
         return TargetResult(target=target, value=value, met=Unknown("the figure cannot be true", value.suspects[:3]))
     return TargetResult(target=target, value=value, met=bool(_TESTS[target.op](float(value), target.value)))
+
+
+def _of_points(target: Target, found: MeasuredDiagnosis) -> Value:
+    if target.name != "share":
+        raise UsageError(
+            f"the target {target.text!r} is about a run, and measured points alone are given",
+            hint='their target is about "share"',
+        )
+    return found.share_of_ceiling
 
 
 def _value(name: str, d: Diagnosis) -> Value:

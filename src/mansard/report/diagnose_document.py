@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mansard.core.document import to_jsonable
+from mansard.core.document import header, to_jsonable
 from mansard.diagnose.answer import Answer
 from mansard.diagnose.candidates import Candidate
 from mansard.diagnose.job import JobDiagnosis, arrival_of, rank_name
+from mansard.diagnose.measured import JudgedPoint, MeasuredDiagnosis
 from mansard.diagnose.profile import DeviceDiagnosis
 from mansard.diagnose.target import TargetResult
 from mansard.report.document import to_document
@@ -26,8 +27,36 @@ def answer_document(answer: Answer) -> dict[str, Any]:
         return diagnose_document(
             answer.devices, job=answer.job, targets=answer.targets, candidates=answer.candidates, picture=picture
         )
+    if answer.measured is not None:
+        return measured_document(answer.measured) | _beside(answer.targets, ())
     document = to_document(answer.diagnosis, schema="diagnose/1")
     return document | _beside(answer.targets, answer.candidates)
+
+
+def measured_document(found: MeasuredDiagnosis) -> dict[str, Any]:
+    """Return the document of measured points: verdicts, fixed costs, what they say together, advice.
+
+    Args:
+        found: Their diagnosis.
+    """
+    body: dict[str, Any] = {
+        "headline": found.sentence, "source": found.source, "points": [_point(p) for p in found.points],
+        "fixed_costs": [{"backend": w.backend, "what": w.what, "law": w.cost} for w in found.laws],
+        "together": list(found.together), "advice": list(found.advice), "findings": list(found.findings),
+        "unmeasured": [{"name": n, "state": s, "reason": r} for n, s, r in found.unmeasured],
+    }  # fmt: skip
+    return header("diagnose_points/1", found.environment) | dict(to_jsonable(body))
+
+
+def _point(p: JudgedPoint) -> dict[str, Any]:
+    return {
+        "name": p.name, "benchmark": p.point.benchmark, "impl": p.point.impl, "backend": p.point.backend,
+        "dtype": p.point.dtype, "time_s": p.point.time_s, "ci95_s": list(p.point.ci95_s), "worth": p.worth or None,
+        "bound": p.bound, "limiting_ceiling": p.limiting_ceiling, "share_of_ceiling": p.share_of_ceiling,
+        "shares_by_kind": p.shares_by_kind, "least_s": p.least_s, "headroom_s": p.headroom_s, "grade": p.grade,
+        "reason": p.reason, "evidence": p.evidence, "counter_evidence": p.counter_evidence, "size": p.size,
+        "foreign_ratio": p.foreign_ratio,
+    }  # fmt: skip
 
 
 def diagnose_document(

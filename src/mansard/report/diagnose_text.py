@@ -12,6 +12,7 @@ from mansard.diagnose.candidates import Candidate
 from mansard.diagnose.job import JobDiagnosis, arrival_of, rank_name
 from mansard.diagnose.kernel_table import SMALL_S, KernelTable, TableRow
 from mansard.diagnose.profile import DeviceDiagnosis
+from mansard.report.measured_text import measured_text
 from mansard.report.metrics_text import number_lines
 from mansard.report.terminal import render
 from mansard.report.text import clean, shorten
@@ -34,6 +35,9 @@ def answer_text(
         verbose: Every device, its kernel table, all its metrics and findings.
         encoding: What the reader's stream writes.
     """
+    if answer.measured is not None:
+        said = "".join(f"{r.line}\n" for r in answer.targets)
+        return measured_text(answer.measured, width=width, verbose=verbose) + said
     out = job_lines(answer.job, width=width) if answer.job is not None else []
     pages: list[DeviceDiagnosis | None] = [*(answer.devices if verbose else answer.devices[:1])] or [None]
     text = "".join(f"{line}\n" for line in out)

@@ -8,6 +8,7 @@ from typing import Any
 
 from mansard.core import Ceilings, Implausible, Unknown
 from mansard.core.units import format_bytes_per_s, format_flop_per_s, format_ratio, format_s
+from mansard.diagnose.measured import MeasuredDiagnosis
 from mansard.diagnose.records import Diagnosis
 from mansard.report.frames import Table, table_of
 from mansard.report.text import clean, distinct_names, figure, shorten
@@ -19,6 +20,7 @@ RECORDS = (
     ("mansard.diagnose.records", "Diagnosis"),
     ("mansard.diagnose.profile", "DeviceDiagnosis"),
     ("mansard.diagnose.answer", "Answer"),
+    ("mansard.diagnose.measured", "MeasuredDiagnosis"),
     ("mansard.core.ceilings", "Ceilings"),
     ("mansard.report.frames", "Table"),
 )
@@ -58,18 +60,28 @@ def show(record: Any) -> Shown:
     Raises:
         UsageError: something else.
     """
-    if not isinstance(getattr(record, "diagnosis", record), Diagnosis):
+    if not isinstance(_inner(record), Diagnosis | MeasuredDiagnosis):
         table_of(record)
     return Shown(record)
 
 
+def _inner(record: Any) -> Any:
+    """Return the diagnosis that a record holds, else the record."""
+    measured = getattr(record, "measured", None)
+    return measured if measured is not None else getattr(record, "diagnosis", record)
+
+
 def as_text(record: Any) -> str:
     """Return a record as text."""
-    diagnosis = getattr(record, "diagnosis", record)
+    diagnosis = _inner(record)
     if isinstance(diagnosis, Diagnosis):
         from mansard.report.terminal import render
 
         return render(diagnosis, width=100, color=False)
+    if isinstance(diagnosis, MeasuredDiagnosis):
+        from mansard.report.measured_text import measured_text
+
+        return measured_text(diagnosis, width=100)
     table = table_of(record)
     lines = [" | ".join(table.columns)]
     lines += [" | ".join("" if v is None else str(v) for v in row) for row in list(table.rows())[:MOST_ROWS]]
@@ -79,9 +91,11 @@ def as_text(record: Any) -> str:
 
 def as_html(record: Any) -> str:
     """Return a record as a fragment of HTML."""
-    diagnosis = getattr(record, "diagnosis", record)
+    diagnosis = _inner(record)
     if isinstance(diagnosis, Diagnosis):
         return _diagnosis(diagnosis)
+    if isinstance(diagnosis, MeasuredDiagnosis):
+        return f"<pre>{html.escape(as_text(diagnosis))}</pre>"
     if isinstance(record, Ceilings):
         rows = [
             (c.resource.label, c.scope, _WRITE.get(c.unit, lambda v, u=c.unit: f"{v:.4g} {u}")(c.value), c.kind.value)

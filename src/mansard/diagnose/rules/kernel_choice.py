@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from mansard.core import Grade, Unknown
 from mansard.core.units import format_s
+from mansard.diagnose.candidates import REFERENCES
 from mansard.diagnose.case import Case, Change, Proposal
 from mansard.diagnose.facts import MeasuredPoint, operand_shapes, product_of
 from mansard.diagnose.judge_operators import JudgedOperator
@@ -20,8 +21,6 @@ _MEASURES = (
     ("conv", "convolution"), ("add", "elementwise"), ("silu", "elementwise"), ("gelu", "elementwise"), ("sigmoid", "elementwise"),
     ("moe", "moe"), ("expert", "moe"),
 )  # fmt: skip
-#: Implementations that exist to be compared with, not to be used.
-_NO_CANDIDATES = ("naive", "torch-naive", "native")
 _SAME = 0.005
 
 
@@ -52,7 +51,7 @@ def kernel_choice(case: Case) -> Proposal | None:
         points = [p for p in case.facts.points if same_operation(row, p)]
         usable = [
             p for p in points
-            if p.impl not in _NO_CANDIDATES and case.trace.framework in (p.backend, "profile") and _same_device(case, p)
+            if p.impl not in REFERENCES and case.trace.framework in (p.backend, "profile") and _same_device(case, p)
         ]  # fmt: skip
         if not usable:
             continue

@@ -83,22 +83,22 @@ def _bar_names(titles: Sequence[str]) -> list[str]:
     >>> _bar_names(["gemm[jax] k=2", "gemm[jax] k=2"])
     ['gemm[jax] k=2', 'gemm[jax] k=2 #2']
     """
-    brief = [_brief(t) for t in titles]
+    short = [brief(t) for t in titles]
     out: list[str] = []
-    for title, name in zip(titles, brief, strict=True):
-        chosen = name if brief.count(name) == 1 else title
+    for title, name in zip(titles, short, strict=True):
+        chosen = name if short.count(name) == 1 else title
         seen = sum(o == chosen or o.startswith(f"{chosen} #") for o in out)
         out.append(f"{chosen} #{seen + 1}" if seen else chosen)
     return out
 
 
-def _brief(title: str) -> str:
-    """Return the name of a point for a bar: where it is long, the values of its parameters without their names.
+def brief(title: str, room: int = _BAR_NAME) -> str:
+    """Return the name of a point for a bar or a row: where it is long, the values of its parameters without their names.
 
-    >>> _brief("gemm[jax] m=1 k=2"), _brief("gemm_generalized[jax] m=2048 k=2048 n=2000 in_dtype=f32")
+    >>> brief("gemm[jax] m=1 k=2"), brief("gemm_generalized[jax] m=2048 k=2048 n=2000 in_dtype=f32")
     ('gemm[jax] m=1 k=2', 'gemm_generalized[jax] 2048 2048 2000 f32')
     """
-    return title if len(title) <= _BAR_NAME else " ".join(w.partition("=")[2] or w for w in title.split(" "))
+    return title if len(title) <= room else " ".join(w.partition("=")[2] or w for w in title.split(" "))
 
 
 def _theory(
