@@ -132,6 +132,21 @@ def test_what_is_no_result_is_an_input_error(raw: bytes) -> None:
         read_bytes(raw, source="x")
 
 
+def test_a_point_spread_over_a_time_has_the_figure_that_it_states() -> None:
+    # Two fast processes gave five samples of 1 ms each, three slow ones one of 2 ms: the median of all is 1 ms, that of the moments 2 ms.
+    element = {
+        "schema": "detailed/1", "environment": {"cpu_model": "c"}, "state": "done", "verdict": "normal",
+        "metrics": {"median_s": 0.002, "flop_per_s": 1e9},
+        "metadata": {"benchmark_name": "gemm", "test_name": "gemm m=1", "backend": "jax", "params": {"dtype": "f32"}},
+        "raw_times_ms": [1.0] * 5 + [2.0] + [1.0] * 5 + [2.0, 2.0],
+        "samples": {"windows": [[0, 5], [1, 1], [2, 5], [3, 1], [4, 1]]},
+    }  # fmt: skip
+    found = figures([element])
+    assert found["gemm m=1/time_s"].value == pytest.approx(0.002)
+    assert found["gemm m=1/flop_per_s"].value == pytest.approx(1e9)
+    assert len(found["gemm m=1/time_s"].groups) == 5
+
+
 def test_samples_of_a_point_are_told_apart_by_process() -> None:
     element = {
         "schema": "detailed/1", "environment": {"cpu_model": "c"}, "state": "done", "verdict": "normal",

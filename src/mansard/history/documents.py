@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -231,7 +232,9 @@ def _point(element: Mapping[str, Any]) -> list[Measurement]:
     flaw = f"its point is implausible: {element.get('verdict_reason') or 'no reason given'}" if (
         element.get("verdict") == "implausible"
     ) else ""  # fmt: skip
-    groups = _processes(seconds, (element.get("samples") or {}).get("windows"))
+    groups = _as_measured(
+        _processes(seconds, (element.get("samples") or {}).get("windows")), finite(metrics.get("median_s"))
+    )
     found = [Measurement(metric="time_s", groups=groups, flaw=flaw, single=len(groups) == 1, **common)]
     # A rate is an amount over the time of the sample; the amount is the document's own, so the definitions agree.
     median = finite(metrics.get("median_s"))
@@ -259,6 +262,23 @@ def _processes(seconds: Sequence[float], windows: Any) -> tuple[tuple[float, ...
         by.setdefault(int(process), []).extend(seconds[at : at + int(count)])
         at += int(count)
     return tuple(tuple(g) for g in by.values() if g)
+
+
+def _as_measured(groups: tuple[tuple[float, ...], ...], median_s: float | None) -> tuple[tuple[float, ...], ...]:
+    """Return samples whose median is the figure of the point.
+
+    Of processes that were spread over a time it is the median of their medians, however many samples each moment gave.
+
+    >>> _as_measured(((1.0, 1.0, 1.0, 1.0), (1.2,), (1.4,)), 1.2)
+    ((1.0,), (1.2,), (1.4,))
+    >>> _as_measured(((1.0, 1.0), (1.2,)), 1.0)
+    ((1.0, 1.0), (1.2,))
+    """
+    if median_s is None or math.isclose(statistics.median([x for g in groups for x in g]), median_s, rel_tol=1e-6):
+        return groups
+    middles = [statistics.median(g) for g in groups]
+    same = math.isclose(statistics.median(middles), median_s, rel_tol=1e-6)
+    return tuple((m,) for m in middles) if same else groups
 
 
 # --- run, diagnose ---------------------------------------------------------------------------------------------------
