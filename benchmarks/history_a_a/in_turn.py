@@ -1,17 +1,19 @@
 """How often is a benchmark called changed that did not change, and how often is a planted change found, by `measure --against`?
 
     python benchmarks/history_a_a/in_turn.py measure kept.jsonl --planted 0 0.05 0 0.10 0 --sets 17
-    python benchmarks/history_a_a/in_turn.py score kept.jsonl [more.jsonl ...] [--join 3]
+    python benchmarks/history_a_a/in_turn.py score kept.jsonl [more.jsonl ...] [--join 3 | --draw 100]
 
 A set is what one `measure --against` does with six points, with its default budget: twelve pairs of worker processes, thirty rounds in each, both
-sides in turn, and up to forty pairs for the points whose first pairs differ. The candidate's workers do a planted share of more work
+sides in turn, and up to sixty pairs for the points whose first pairs differ. The candidate's workers do a planted share of more work
 (planted_worker.py). Sets are appended to a file as they end, so the experiment is made in slices, whatever else the machine does; its load is
 kept beside. Printed is, by point and by what was planted, how often it was called; each point is judged by itself, which finds more and calls
 more than the adjustment for six at once does.
 
 The curve beside it takes the sets without a change and makes the candidate's figures longer by other shares: what would have been found. At the
 shares that were planted as work, it can be compared with that. `--join N` takes the pairs of processes of N sets that follow each other and
-have the same planted share for one comparison: how recordings with fewer pairs are judged. Exit code 1 where more than 2 % of all comparisons
+have the same planted share for one comparison: how recordings with fewer pairs are judged. `--draw N` makes N comparisons of pairs that are
+drawn at random, with replacement, from all sets of the same share, in the two stages of the default budget: they share pairs, so they are not N independent
+trials, and pairs of different hours are in one comparison. Exit code 1 where more than 2 % of all comparisons
 without a change are called.
 """
 
@@ -22,6 +24,7 @@ import gzip
 import json
 import math
 import os
+import random
 import statistics
 import sys
 import time
@@ -33,6 +36,8 @@ from mansard.history.against import Budget, compared, measure_in_turn
 from mansard.history.compare import ComparisonVerdict, Limits, Result, compare_measurements
 from mansard.history.records import Measurement
 from mansard.history.sides import Version
+from mansard.history.signed_rank import differences_needed
+from mansard.history.statistics import pair_centres
 from mansard.measure.config.plan import plan_from_command_line
 from mansard.measure.machine import choose_cpus
 from mansard.measure.points.result import Point
@@ -87,34 +92,30 @@ def judged(groups: Sequence[Sequence[Sequence[float]]], longer: float, seed: int
     return compare_measurements([sides[0]], [sides[1]], Limits(interleaved=True, seed=seed, draws=4000, floor_s=0.0))
 
 
-def cell(results: Sequence[Result]) -> dict[str, Any]:
-    """Return how often each verdict was given."""
-    counts = {v.value: sum(r.verdict is v for r in results) for v in ComparisonVerdict}
-    reach = [r.smallest_ratio for r in results if r.smallest_ratio is not None]
-    return {"comparisons": len(results), **counts, "smallest_ratio": statistics.median(reach) if reach else None}
+def cell(results: Sequence[tuple[Result, int]]) -> dict[str, Any]:
+    """Return how often each verdict was given, and the medians of what was stated and of the pairs of processes."""
+    counts = {v.value: sum(r.verdict is v for r, _ in results) for v in ComparisonVerdict}
+    reach = [r.smallest_ratio for r, _ in results if r.smallest_ratio is not None]
+    return {
+        "comparisons": len(results), **counts, "smallest_ratio": statistics.median(reach) if reach else None,
+        "pairs": statistics.median(n for _, n in results) if results else 0,
+    }  # fmt: skip
 
 
 def score(sets: Sequence[dict[str, Any]], pairs: int | None) -> dict[str, Any]:
     """Return counts by what was planted and point, and the curve."""
-    found: dict[str, Any] = {}
-    for share in sorted({s["planted"] for s in sets}):
-        mine = [s for s in sets if s["planted"] == share]
+
+    def cells(mine: Sequence[dict[str, Any]], longer: float) -> dict[str, Any]:
         by = {
-            n: [judged(s["points"][n], 0.0, i, pairs) for i, s in enumerate(mine) if s["points"][n][0]] for n in POINTS
-        }
-        found[f"{share:.0%} more work"] = {n: cell(r) for n, r in by.items()} | {
-            "all": cell([x for r in by.values() for x in r])
-        }
-    still = [s for s in sets if s["planted"] == 0.0]
-    for share in CURVE:
-        by = {
-            n: [judged(s["points"][n], share, i, pairs) for i, s in enumerate(still) if s["points"][n][0]]
+            n: [(judged(s["points"][n], longer, i, pairs), len(s["points"][n][0][:pairs])) for i, s in enumerate(mine) if s["points"][n][0]]
             for n in POINTS
-        }
-        found[f"{share:.0%} longer"] = {n: cell(r) for n, r in by.items()} | {
-            "all": cell([x for r in by.values() for x in r])
-        }
-    return found
+        }  # fmt: skip
+        return {n: cell(r) for n, r in by.items()} | {"all": cell([x for r in by.values() for x in r])}
+
+    shares = sorted({s["planted"] for s in sets})
+    found = {f"{share:.0%} more work": cells([s for s in sets if s["planted"] == share], 0.0) for share in shares}
+    still = [s for s in sets if s["planted"] == 0.0]
+    return found | {f"{share:.0%} longer": cells(still, share) for share in CURVE}
 
 
 def joined(sets: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
@@ -126,6 +127,30 @@ def joined(sets: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
             part = mine[i : i + count]
             points = {n: [[g for s in part for g in s["points"][n][side]] for side in (0, 1)] for n in POINTS}
             found.append({**part[0], "points": points, "seconds": sum(s["seconds"] for s in part)})
+    return found
+
+
+def drawn(sets: Sequence[dict[str, Any]], count: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Return so many comparisons of each planted share whose pairs of processes are drawn from all of its sets, as the default budget would.
+
+    Without planted work either side may be called the baseline, which is drawn too.
+    """
+    budget, chance, found = Budget(), random.Random(seed), []
+    for share in sorted({s["planted"] for s in sets}):
+        mine = [s for s in sets if s["planted"] == share]
+        pool = {
+            n: [(a[: budget.rounds], b[: budget.rounds]) for s in mine for a, b in zip(*s["points"][n], strict=True)]
+            for n in POINTS
+        }
+        for _ in range(count):
+            points = {}
+            for name, pairs in pool.items():
+                chosen = chance.choices(pairs, k=budget.most_pairs)
+                chosen = [p[::-1] if not share and chance.random() < 0.5 else p for p in chosen]
+                first = pair_centres(*zip(*chosen[: budget.pairs], strict=True))
+                number = differences_needed(first, math.log1p(budget.half_width_ratio), budget.most_pairs)
+                points[name] = [list(side) for side in zip(*chosen[:number], strict=True)]
+            found.append({**mine[0], "points": points})
     return found
 
 
@@ -157,6 +182,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no set after so long")
     parser.add_argument("--pairs", type=int, help="score as if so many pairs of processes had been measured")
     parser.add_argument("--join", type=int, default=1, help="score so many sets that follow each other as one")
+    parser.add_argument("--draw", type=int, default=0, help="score so many comparisons of pairs drawn from all sets")
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
     if options.mode == "measure":
@@ -170,6 +196,7 @@ def main() -> int:
                     stream.write(json.dumps(taken, separators=(",", ":")) + "\n")
         return 0
     sets = joined([s for path in options.kept for s in kept(path)], options.join)
+    sets = drawn(sets, options.draw) if options.draw else sets
     loads = [x for s in sets for x in s["load"]]
     print(
         f"{len(sets)} sets of {len(POINTS)} points, {statistics.median(s['seconds'] for s in sets):.0f} s each, load {min(loads)} to {max(loads)}"
@@ -182,7 +209,7 @@ def main() -> int:
             if not n:
                 continue
             shares = "  ".join(f"{v} {c[v] / n:6.1%}" for v in ("slower", "faster", "same", "inconclusive"))
-            print(f"  {name:<22} {n:4d}: {shares}  smallest change {c['smallest_ratio']:.1%}")
+            print(f"  {name:<22} {n:4d}: {shares}  smallest change {c['smallest_ratio']:.1%}  pairs {c['pairs']:g}")
     still = results.get("0% more work", {}).get("all")
     if still and still["comparisons"]:
         called, count = still["slower"] + still["faster"], still["comparisons"]

@@ -51,10 +51,10 @@ class Budget:
     """
 
     pairs: int = 12
-    most_pairs: int = 40
+    most_pairs: int = 60
     half_width_ratio: float = 0.0175
     rounds: int = 30
-    point_s: float = 40.0
+    point_s: float = 60.0
     limit_s: float = 120.0
 
     def pairs_of(self, points: int) -> int:
