@@ -150,6 +150,17 @@ def test_points_that_no_ceiling_judged_are_judged_by_those_beside_them() -> None
     (law,) = diagnose_points([product], machine()).laws
     assert isinstance(law.cost, FixedCost)
     assert (law.backend, law.cost.fixed_s) == ("torch", 4e-6)
+    # 4 us of 512's 9.37 us are the call alone: too small for any rate, whatever else its fixed cost holds. 4096 may be enough.
+    small, large = (
+        diagnose_points([element("gemm", s, flop=2.0 * n**3, bytes=12.0 * n**2, params={"size": n})], machine()).points[
+            0
+        ]
+        for n, s in ((512, 20 * US), (4096, 4e-3))
+    )
+    assert small.size is not None
+    assert small.size.share_ratio == pytest.approx(2 * 512**3 / 50e12 / (4e-6 + 2 * 512**3 / 50e12))
+    assert small.size.text.startswith("N = 512 is too small to judge")
+    assert large.size is None
     # Work that nothing counts is not bounded by the price of its call.
     uncounted = diagnose_points([element("softmax", 2e-3)], machine()).points[0]
     assert isinstance(uncounted.share_of_ceiling, Unknown)

@@ -118,6 +118,8 @@ def test_forty_percent_on_eight_devices(tmp_path: Path, capsys: pytest.CaptureFi
     assert found["mfu_ratio"] == pytest.approx(0.400, abs=5e-4)
     # over the union of 1.1 s: 44.8 %, and that is called something else
     assert found["kernel_union_ratio"] == pytest.approx(0.448, abs=5e-4)
+    _, found = run(capsys, "diagnose", str(path), *words[:-2], "--flops-scope", "job", "--flops-of", "step")
+    assert found["mfu_ratio"] == pytest.approx(0.400, abs=5e-4)
 
 
 def test_global_flop_over_one_devices_peak_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,8 +157,10 @@ def bandwidth(machine, level) -> float:
 
 
 def test_ridge_of_h200() -> None:
-    # 989e12 / 4.8e12 = 206; the silicon is called GH100, and an H100 has 3.35e12: 295
+    # 989e12 / 4.8e12 = 206, not the 295 of an H100 (989e12 / 3.35e12); the silicon is called GH100, and an H100 has 3.35e12: 295
     assert ridge_flop_per_byte(peak(h200(), "bf16"), bandwidth(h200(), "hbm")) == pytest.approx(206, abs=0.5)
+    h100 = ceilings(load("h100-sxm"))
+    assert ridge_flop_per_byte(peak(h100, "bf16"), bandwidth(h100, "hbm")) == pytest.approx(295, abs=0.5)
     assert [
         round(r.flop_per_byte)
         for r in ridge_points(h200())
@@ -250,6 +254,33 @@ def test_512_is_too_small_to_judge() -> None:
         assert found.text.startswith("N = 512 is too small to judge")
     large = judge_gemm(fixed_cost_of_rows([f32], backend="b", what="w", rate=67e12), 4096)
     assert large.too_small is False
+
+
+def test_512_as_a_measured_point(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # The two rows of the GPU as `mansard measure` would write them, and what `diagnose` says of them by the product's sheet.
+    def row(impl: str, dtype: str, engine: str, seconds: float) -> dict[str, Any]:
+        params = {"m": 512, "k": 512, "n": 512, "in_dtype": dtype}
+        times = {"median_s": seconds, "ci95_low_s": seconds, "ci95_high_s": seconds}
+        return {
+            "schema": "detailed/1", "state": "done", "verdict": None, "conditions": {}, "raw_times_ms": [seconds * 1e3],
+            "environment": {}, "audit": {"findings": [], "peak": [dtype, "f32", engine]},
+            "metadata": {"benchmark_name": "gemm", "test_name": f"gemm[{impl}] {dtype}", "impl": impl, "backend": "torch",
+                         "params": params, "device_info": {"platform": "gpu"}},
+            "metrics": {**times, "headline": "flop", "flop": WORK, "bytes": 12.0 * 512**2, "working_set_bytes": 12.0 * 512**2},
+        }  # fmt: skip
+
+    f32, tf32, _ = rows()
+    path = tmp_path / "detailed.json"
+    path.write_text(json.dumps([row("cublas", "f32", "vector", f32[0]), row("cublas-tf32", "tf32", "matrix", tf32[0])]))
+    code, found = run(capsys, "diagnose", str(path), "--hardware", "gh200-96gb")
+    at = {p["dtype"]: p for p in found["points"]}
+    assert at["f32"]["shares_by_kind"]["declared"] == pytest.approx(0.23, abs=1e-3)
+    # TF32 at N = 512 is bound by memory: 341 of its 494 TFLOP/s, so 4.2 % of the peak are 6.1 % of what it can reach.
+    assert at["tf32"]["limiting_ceiling"] == "HBM bandwidth (declared)"
+    assert at["tf32"]["share_of_ceiling"] == pytest.approx(0.0607, abs=2e-4)
+    # Far below any ceiling, and nothing measured says why: no bound is named, and 12.1 us and 13.4 us are the headroom.
+    assert (code, {p["bound"] for p in found["points"]}) == (3, {"undetermined"})
+    assert [at[t]["headroom_s"] * 1e6 for t in ("f32", "tf32")] == pytest.approx([13.4, 12.1], abs=0.1)
 
 
 # -- what memory and links allow ------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mansard.core import (
@@ -144,7 +144,7 @@ def _judged(e: Element, point: MeasuredPoint, ceilings: Ceilings | None, laws: S
             kept
         )  # as it was said when it was measured: a ceiling that is a little too low is 1 at most there
     evidence = [f"one operation takes {format_s(point.time_s)} ({format_s(low)} to {format_s(high)}) [measured]"]
-    size = _size(point, laws)
+    size = _size(point, laws, least.limiting)
     called = _call_share(metrics, point, size)
     if called is not None and (bound is Bound.UNDETERMINED and not isinstance(share, Implausible)):
         bound, reason = Bound.LATENCY, called
@@ -262,17 +262,27 @@ def _by_kind(
     return shares
 
 
-def _size(point: MeasuredPoint, laws: Sequence[Law]) -> SizeJudgement | None:
-    """Return whether a matrix product is large enough to judge a rate by, where a sweep of its own kind tells."""
+def _size(point: MeasuredPoint, laws: Sequence[Law], limiting: Term | None) -> SizeJudgement | None:
+    """Return whether a matrix product is large enough to judge a rate by: by the sweep of its own kind, where there is one.
+
+    Without one, what an empty call costs is a part of its fixed cost: it can show that a size is too small, and never
+    that it is large enough.
+    """
     if point.flop <= 0 or not point.benchmark.startswith("gemm"):
-        return None
-    backend, what = backend_of(point.impl, point.backend), product_name(point.dtype)
-    cost = next((w.cost for w in laws if w.backend == backend and w.what == what), None)
-    if not isinstance(cost, FixedCost):
         return None
     sizes = {int(v) for k, v in point.params.items() if k in ("m", "k", "n", "size") and isinstance(v, int)}
     label = f"N = {sizes.pop()}" if len(sizes) == 1 else point.name
-    return judge_work(cost, point.flop, label=label)
+    backend, what = backend_of(point.impl, point.backend), product_name(point.dtype)
+    cost = next((w.cost for w in laws if w.backend == backend and w.what == what), None)
+    if isinstance(cost, FixedCost):
+        return judge_work(cost, point.flop, label=label)
+    called = next(
+        (w.cost for w in laws if w.backend == point.backend and isinstance(w.cost, FixedCost) and not w.cost.unit), None
+    )
+    if not isinstance(called, FixedCost) or limiting is None or limiting.area is not Area.COMPUTE:
+        return None
+    found = judge_work(replace(called, rate_per_s=limiting.ceiling.value, unit="FLOP/s"), point.flop, label=label)
+    return found if found.too_small is True else None
 
 
 def _call_share(metrics: Mapping[str, Any], point: MeasuredPoint, size: SizeJudgement | None) -> str | None:
