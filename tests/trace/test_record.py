@@ -213,6 +213,12 @@ def test_wrong_use_is_refused(tmp_path):
         record(["x.py"], directory=tmp_path / "c", python=str(tmp_path / "nopython"))
     with pytest.raises(InputError, match="holds no recording"):
         read_meta(tmp_path / "c")
+    write(tmp_path / "d" / "meta.json", '{"schema": "recording/1", "argv": []}')
+    with pytest.raises(InputError, match="lacks exit, findings, frameworks, state, windows"):
+        read_meta(tmp_path / "d")
+    write(tmp_path / "d" / "meta.json", "[1]")
+    with pytest.raises(InputError, match="has schema 'list'"):
+        read_meta(tmp_path / "d")
 
 
 def test_recording_of_a_program_without_a_framework_says_so(tmp_path):

@@ -122,6 +122,9 @@ def _signals_to_child() -> Iterator[list[subprocess.Popen[bytes]]]:
             signal.signal(key, handler)
 
 
+_FACTS = {"state", "frameworks", "windows", "exit", "findings"}
+
+
 def read_meta(directory: Path) -> dict[str, Any]:
     """Return the facts of a recording.
 
@@ -139,9 +142,16 @@ def read_meta(directory: Path) -> dict[str, Any]:
         ) from error
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {error}.", code="damaged_recording") from error
-    schema = str(meta.get("schema"))
+    schema = str(meta.get("schema")) if isinstance(meta, dict) else type(meta).__name__
     if schema != "recording/1":
         raise InputError(f"{path} has schema {schema!r}, expected 'recording/1'.", code="damaged_recording")
+    missing = sorted(_FACTS - meta.keys())
+    if missing:
+        raise InputError(
+            f"{path} lacks {', '.join(missing)}: it was written by another version of Mansard, or is damaged.",
+            hint="Record the program again: mansard run --keep DIR PROGRAM.",
+            code="damaged_recording",
+        )
     return meta
 
 
