@@ -25,6 +25,10 @@ def mfu(**told: Any) -> dict[str, Any]:
 
 def test_an_mfu_says_what_it_is_of_and_where_the_rest_is_lost() -> None:
     assert headline_of_mfu(mfu()) == (
+        "Region step uses about 15 % of the dense peak of 1 device (MFU), not yet to be quoted (2 things are not stated); "
+        "most of the rest: its kernels run at 20 % of the peak."
+    )
+    assert headline_of_mfu(mfu(missing_before_quoting=[])) == (
         "Region step uses 15 % of the dense peak of 1 device (MFU); most of the rest: its kernels run at 20 % of the peak."
     )
     # 2.4 ms of 40 ms at the peak, 2.6 ms more in kernels, 35 ms without one
@@ -36,6 +40,34 @@ def test_an_mfu_says_what_it_is_of_and_where_the_rest_is_lost() -> None:
     )
     impossible = headline_of_mfu(mfu(mfu_ratio={"implausible": 1.7, "suspects": ["too many FLOP"]}))
     assert "cannot be true: ! 170 %" in impossible
+
+
+def test_time_without_an_assigned_kernel_is_an_upper_limit_and_not_idle() -> None:
+    lost = mfu(
+        findings=[
+            {"code": "unlinked_kernels", "text": "4 of 10 kernels of the profile have no call that launched them"}
+        ]
+    )
+    # 10 ms of 40 ms without a kernel that the range can claim; the 4 others may run in them
+    assert headline_of_mfu(lost).endswith(
+        ". 4 of 10 kernels of the profile have no call that launched them. So that no kernel of it runs in 25 % of its time is an "
+        "upper limit, no idle time."
+    )
+    found = section(lost, key="f", name="m.json")
+    (chart,) = [b for b in found.blocks if isinstance(b, Chart)]
+    assert chart.series[-1].name == "no kernel that can be assigned to it runs"
+    lines = " ".join(line for b in found.blocks if isinstance(b, Prose) for line in b.lines)
+    assert "in up to 25 % none of its kernels runs" in lines
+    assert "upper limit" not in " ".join(
+        line for b in section(mfu(), key="f", name="").blocks if isinstance(b, Prose) for line in b.lines
+    )
+
+
+def test_kernels_of_other_threads_are_no_idle_time_of_the_region() -> None:
+    text = "other threads of the process launched 7 pieces of work (9.000 ms) during it; they are not in it (--all-threads counts them)"
+    lost = mfu(findings=[{"code": "other_threads", "text": text}])
+    assert "Other threads of the process launched 7 pieces" in headline_of_mfu(lost)
+    assert headline_of_mfu(lost).endswith("is an upper limit, no idle time.")
 
 
 def test_the_parts_of_the_time_add_up_to_it() -> None:
@@ -64,7 +96,11 @@ def intensity(**told: Any) -> dict[str, Any]:
 
 def test_an_intensity_says_the_bound_its_share_and_why() -> None:
     assert headline_of_intensity(intensity()) == (
-        "Device 0 is memory bound, at 50 % of its HBM bandwidth: 100 FLOP/byte lies below the ridge point of 500."
+        "Device 0: kernels with 65 % of its kernel time, taken together, are memory bound, at 50 % of its HBM bandwidth: "
+        "100 FLOP/byte lies below the ridge point of 500. The rest is not known, and single kernels may be bound otherwise."
+    )
+    assert headline_of_intensity(intensity(coverage_ratio=1.0)) == (
+        "Device 0 is memory bound, at 50 % of its HBM bandwidth: 100 FLOP/byte lies below the ridge point of 500, its kernels taken together."
     )
     open_ = headline_of_intensity(intensity(bound="undetermined", reason="between 0.4 of both"))
     assert open_ == "The intensity is 100 FLOP/byte; what bounds it is undetermined: between 0.4 of both."

@@ -423,12 +423,17 @@ def _findings(
             )
         )
     load = foreign_load_of(drift)
+    both = (
+        "; with ceilings measured under load too, how far off the shares are, and to which side, is not known"
+        if under > FOREIGN_LOAD
+        else ""
+    )
     if load is not None and load > FOREIGN_LOAD:
         notes.append(
             Note(
                 code="foreign_load",
                 text=f"other programs used {format_ratio(load)} of the processors around this run: its times are upper "
-                "bounds and its shares lower bounds",
+                f"bounds and its shares lower bounds{both}",
             )
         )
     measured_under_load = (

@@ -420,7 +420,12 @@ def _findings(ranges: Ranges, found: Region, cpu_span: float, devices: int, unio
         )
     ]
     if found.device_end_ns > found.end_ns:
-        text = f"the range lasts {cpu_span * 1e3:.3f} ms on the host and returns before its device work ends; FLOP over that time would be no share of anything"
+        text = (
+            f"the range lasts {cpu_span * 1e3:.3f} ms on the host and returns before its device work ends"
+            if wall <= cpu_span
+            else f"the range lasts {cpu_span * 1e3:.3f} ms on the host and returns before its device work ends; FLOP over that time would be "
+            "no share of anything"
+        )
         findings.append(Finding(code="asynchronous", text=text))
     if found.other_threads:
         text = (

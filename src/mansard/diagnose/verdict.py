@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mansard.core import BOUND_SHARE, Area, Bound, Grade, Implausible, Unknown, is_known, share_of, worst_grade
+from mansard.core import (
+    BOUND_SHARE,
+    Area,
+    Bound,
+    Ceiling,
+    Grade,
+    Implausible,
+    Term,
+    Unknown,
+    is_known,
+    share_of,
+    worst_grade,
+)
 from mansard.core.bound import LOW_CEILING
 from mansard.core.units import format_bytes_per_s, format_flop_per_s, format_ratio, format_s
 from mansard.diagnose.areas import (
@@ -22,14 +34,25 @@ from mansard.diagnose.areas import (
 from mansard.diagnose.host_copies import copy_evidence
 from mansard.diagnose.judge_operators import JudgedOperator
 from mansard.diagnose.links import place_of
-from mansard.diagnose.records import Verdict
+from mansard.diagnose.records import A_BOUND_SHARE, Verdict
 from mansard.diagnose.rules import Case
+from mansard.diagnose.rules.idle_machine import HEAVY
+from mansard.diagnose.undecided import (
+    LEAST_TOLD,
+    evidence_of,
+    first_of,
+    of_recorded,
+    parts_in_words,
+    short,
+    stretched_s,
+    undecided_of,
+)
 
 _WILL_NOT_HELP = {
     Bound.COMPUTE: ("tuning memory access or fewer bytes", "faster memory", "a faster input pipeline"),
     Bound.MEMORY: ("more FLOP/s or tensor units", "a faster matrix library", "more devices with the same work on each"),
     Bound.NETWORK: ("another kernel for the computation", "faster memory", "more FLOP/s"),
-    Bound.HOST: ("a faster device", "a better kernel", "more devices"),
+    Bound.HOST: ("more devices",),
     Bound.LATENCY: ("more FLOP/s", "more memory bandwidth"),
     Bound.UNDETERMINED: (),
 }
@@ -37,6 +60,9 @@ _WILL_NOT_HELP = {
 CLOSE = 0.10
 _CAUSES = {"input": "waiting for input data", "python": "Python between operations", "sync": "waiting in synchronisation",
            "compile": "compiling", "call": "long calls of the runtime (first use, allocation, loading)", "copy": "copies between host and device"}  # fmt: skip
+
+#: From this share of a time on, a ceiling or a reason is that of all of it.
+ALL_OF_IT = 0.99
 
 #: What runs on the host between two launches is not in every profile.
 _BETWEEN = "the host between launches (Python, or other code)"
@@ -60,8 +86,17 @@ def main_verdict(case: Case) -> Verdict:
     areas = areas_of(case)
     mine = next((a for a in areas if a.area == top), None)
     return replace(
-        verdict, time_s=account.by_kind[top], areas=areas, shares_by_kind=mine.shares_by_kind if mine else {}
-    )
+        verdict, time_s=account.by_kind[top], areas=areas, shares_by_kind=mine.shares_by_kind if mine else {},
+        sentence=_fairly(case, verdict.sentence),
+    )  # fmt: skip
+
+
+def _fairly(case: Case, sentence: str) -> str:
+    """Return the sentence behind what makes it doubtful: a machine that others used is said before any bound."""
+    load = case.facts.foreign_load_ratio
+    if load is None or load < HEAVY:
+        return sentence
+    return f"Not a fair run: other programs used {format_ratio(load)} of the processors. {sentence}"
 
 
 def _counter(case: Case, bound: Bound) -> tuple[str, ...]:
@@ -105,8 +140,7 @@ def _in_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator], sha
     ):
         return _nothing_known(case, rows, share_of_step)
     rows = judged
-    limiting = rows[0].judgement.limiting
-    assert limiting is not None
+    limiting = _most_of(rows)
     ceiling = limiting.ceiling
     least = sum(r.least.time_s * r.calls for r in rows if isinstance(r.least.time_s, float))
     observed = sum(r.total_s for r in rows)
@@ -114,16 +148,17 @@ def _in_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator], sha
     headroom = max(0.0, observed - least) / case.windows.count
     rate = format_flop_per_s(ceiling.value) if limiting.area is Area.COMPUTE else format_bytes_per_s(ceiling.value)
     label = f"{ceiling.resource.label}, {rate}, {ceiling.kind.value}"
-    reached = f"at {share:.2f} of that ceiling" if is_known(share) else "above that ceiling, which cannot be"
+    mixed = _on_it(rows, ceiling) < ALL_OF_IT * observed
+    that = "their own ceilings" if mixed else "that ceiling"
+    reached = f"at {share:.2f} of {that}" if is_known(share) else f"above {that}, which cannot be"
     if bound is Bound.UNDETERMINED and isinstance(share, Implausible):
         sentence = (
             f"Undetermined: {format_ratio(share_of_step)} of a step is in operations that run at {share.value:.2f} of a ceiling, "
-            f"first {_short(rows[0].operator.name)}: {label}. {_why_above(share.value, limiting.area)}, or an input is wrong."
+            f"first {short(rows[0].operator.name)}: {label}. {_why_above(share.value, limiting.area)}, or an input is wrong."
         )
     elif bound is Bound.UNDETERMINED:
-        sentence = (
-            f"Undetermined: {format_ratio(share_of_step)} of a step is in operations far below their ceilings, "
-            f"first {rows[0].operator.name}; together they run {reached}: {label}."
+        sentence = _far_below(
+            case, share, label, f"{format_s(_on_it(rows, ceiling) / case.windows.count)} of it " if mixed else ""
         )
     elif bound is Bound.MEMORY and is_known(share) and share < BOUND_SHARE and case.memory.fresh_is_faulted:
         sentence = (
@@ -133,8 +168,12 @@ def _in_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator], sha
     else:
         sentence = f"{bound.value.capitalize()}-bound: {format_ratio(share_of_step)} of a step is limited by {label}, and runs {reached}."
     names = ", ".join(dict.fromkeys(r.operator.name for r in rows[:3]))
+    kinds = (
+        f"{format_s(case.per_step_s(rows))} of {of_recorded(case)} a step is in {len(rows)} kinds of operation with this bound, "
+        f"first {names} [measured]",
+    )
     evidence = (
-        f"{format_ratio(share_of_step)} of the step is in {len(rows)} kinds of operation with this bound, first {names} [measured]",
+        *(evidence_of(case, undecided_of(case)) if bound is Bound.UNDETERMINED else kinds),
         f"{rows[0].operator.name}: {rows[0].judgement.reason} [{rows[0].judgement.grade.value}]",
     )
     return Verdict(
@@ -153,9 +192,41 @@ def _in_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator], sha
     )
 
 
-def _short(name: str, limit: int = 36) -> str:
-    """Return a name for a sentence; of a longer one both ends."""
-    return name if len(name) <= limit else f"{name[: limit - 13]}...{name[-10:]}"
+def _most_of(rows: Sequence[JudgedOperator]) -> Term:
+    """Return the term whose ceiling limits most of the time of `rows`, all of which were judged."""
+    terms = [r.judgement.limiting for r in rows if r.judgement.limiting is not None]
+    seconds: dict[tuple[str, float], float] = {}
+    for row, term in zip(rows, terms, strict=True):
+        key = (term.ceiling.resource.label, term.ceiling.value)
+        seconds[key] = seconds.get(key, 0.0) + row.total_s
+    most = max(seconds, key=lambda key: seconds[key])
+    return next(t for t in terms if (t.ceiling.resource.label, t.ceiling.value) == most)
+
+
+def _on_it(rows: Sequence[JudgedOperator], ceiling: Ceiling) -> float:
+    """Return the time of those rows that were judged against this ceiling [s]."""
+    want = (ceiling.resource.label, ceiling.value)
+    limits = [(r.total_s, r.judgement.limiting) for r in rows]
+    return sum(s for s, t in limits if t is not None and (t.ceiling.resource.label, t.ceiling.value) == want)
+
+
+def _far_below(case: Case, share: float | Unknown | Implausible, label: str, some: str) -> str:
+    """Return the sentence on operations whose known need explains little of their time."""
+    found = undecided_of(case)
+    rows = found.far_below
+    reached = f"at {format_ratio(share)} of them together" if is_known(share) else "above them, which cannot be"
+    more = []
+    not_known = stretched_s(case, found.unknown) / case.account.step_s
+    if not_known >= LEAST_TOLD:
+        more.append(f"of {format_ratio(not_known)} the limit is not known ({first_of(found.unknown)})")
+    if found.idle_s >= LEAST_TOLD * case.account.step_s:
+        more.append(f"in {format_ratio(found.idle_s / case.account.step_s)} nothing runs and nothing tells why")
+    rest = f" Besides, {', and '.join(more)}." if more else ""
+    kinds = "1 kind of operation runs" if len(rows) == 1 else f"{len(rows)} kinds of operation run"
+    return (
+        f"Undetermined: {kinds} far below their ceilings for {format_s(case.per_step_s(rows))} of {of_recorded(case)} a step "
+        f"({format_ratio(stretched_s(case, rows) / case.account.step_s)}), {first_of(rows)}; {reached}, {some}judged against {label}.{rest}"
+    )
 
 
 def _nothing_known(case: Case, rows: Sequence[JudgedOperator], share_of_step: float) -> Verdict:
@@ -169,18 +240,45 @@ def _nothing_known(case: Case, rows: Sequence[JudgedOperator], share_of_step: fl
         needs = (need, *needs)
     else:
         first = max(rows, key=lambda r: r.total_s)
-        reason = first.least.time_s.reason if isinstance(first.least.time_s, Unknown) else first.judgement.reason
+        reason = _why_not_known(first)
         kinds = [f"{k} {format_ratio(v)}" for k, v in shares_by_category(rows).items() if v >= 0.05]
         counter = (*counter, f"heuristic, by kernel names alone: {', '.join(kinds[:5])} [assumed]")
     unknown = Unknown(reason, needs)
-    names = ", ".join(dict.fromkeys(_short(r.operator.name) for r in rows[:3]))
-    where = f"is in operations whose limit is not known ({names})" if idle <= total / case.windows.count else "is idle"
     supply = f" Supply {needs[0]}." if needs else ""
+    if idle > total / case.windows.count:
+        sentence = f"Undetermined: {format_ratio(share_of_step)} of a step is idle: {reason}.{supply}"
+    else:
+        sentence = _limits_not_known(case, share_of_step, reason) + supply
     return Verdict(
         bound=Bound.UNDETERMINED, limiting_ceiling="", level=None, link=None, share_of_ceiling=unknown, headroom_s=unknown,
         time_share=share_of_step, grade=Grade.ASSUMED, counter_evidence=counter, needs=needs,
-        sentence=f"Undetermined: {format_ratio(share_of_step)} of a step {where}: {reason}.{supply}",
+        evidence=evidence_of(case, undecided_of(case)), sentence=sentence,
     )  # fmt: skip
+
+
+def _why_not_known(row: JudgedOperator) -> str:
+    return row.least.time_s.reason if isinstance(row.least.time_s, Unknown) else row.judgement.reason
+
+
+def _limits_not_known(case: Case, share_of_step: float, reason: str) -> str:
+    """Return the sentence on a step most of whose undecided time has no known need; what is known far below comes apart."""
+    found = undecided_of(case)
+    rows = found.unknown
+    if not rows:
+        return f"Undetermined: {format_ratio(share_of_step)} of a step is in operations whose limit is not known: {reason}."
+    same = sum(r.total_s for r in rows if _why_not_known(r) == reason)
+    mostly = "" if same >= ALL_OF_IT * sum(r.total_s for r in rows) else "mostly "
+    parts = [
+        *parts_in_words(case, found),
+        f"the limit of {format_ratio(stretched_s(case, rows) / case.account.step_s)} is not known ({first_of(rows)}): {mostly}{reason}.",
+    ]
+    shares = case.account.shares
+    others = [
+        f"{kind} {format_ratio(s)}" for s, kind in sorted(((s, k) for k, s in shares.items()), reverse=True)
+        if kind != "unattributed" and s >= A_BOUND_SHARE
+    ]  # fmt: skip
+    beside = f" ({', '.join(others)})" if others else ""
+    return f"Undetermined: {format_ratio(share_of_step)} of a step{beside}: {'; '.join(parts)}"
 
 
 def _why_idle(case: Case, idle_s: float) -> tuple[str, str]:
@@ -238,6 +336,37 @@ def _communication(case: Case, rows: Sequence[JudgedOperator], share_of_step: fl
     )
 
 
+def _beyond_work(case: Case) -> tuple[str, ...]:
+    """Return what will not help a step that waits for its host: a better kernel saves no more than kernels take."""
+    most = format_s(min(case.per_step_s(case.judged), case.account.step_s))
+    return (
+        f"a faster device or a better kernel, beyond the {most} of a step in which operations run",
+        *_WILL_NOT_HELP[Bound.HOST],
+    )
+
+
+def _launch_calls_s(case: Case) -> float:
+    """Return the time of a step in which a device waits while the host is inside a launch call [s]; 0 where not known."""
+    if case.facts.gaps is None:
+        return 0.0
+    latency = case.account.by_kind["latency"] - case.per_step_s(case.of_bound(Bound.LATENCY))
+    return max(0.0, latency - case.facts.gaps.queued_s)
+
+
+def _between_launches(case: Case, share_of_step: float, label: str) -> str:
+    """Return what a device does that waits for the host between launches, with all of its time in one account."""
+    step, busy, calls = case.account.step_s, case.per_step_s(case.judged), _launch_calls_s(case)
+    inside = (
+        f", and {format_s(calls)} ({format_ratio(calls / step)}) inside launch calls"
+        if calls > LEAST_TOLD * step
+        else ""
+    )
+    return (
+        f"the device works for {format_s(busy)} of {format_s(step)} ({format_ratio(busy / step)}); it waits "
+        f"{format_s(share_of_step * step)} ({format_ratio(share_of_step)}) for {label}{inside}"
+    )
+
+
 def _between_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator], share_of_step: float) -> Verdict:
     seconds = case.account.by_kind[bound.value]
     bounded = [j for j in case.judged if j.least.terms and j.least.no_peak is None]
@@ -246,8 +375,8 @@ def _between_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator]
     all_known = sum(j.total_s for j in bounded) >= 0.5 * sum(j.total_s for j in case.judged)
     cost = case.ceilings.fixed_cost(case.trace.framework)
     calls = sum(r.calls for r in rows) / case.windows.count
+    profile, by_launches = case.trace.framework == "profile", False
     if bound is Bound.LATENCY:
-        profile = case.trace.framework == "profile"
         label = "launch cost" if profile else f"{case.trace.framework} fixed cost"
         programs = case.programs()
         inside = sum(r.total_s for r in rows if programs[r.index]) > 0.5 * sum(r.total_s for r in rows)
@@ -271,10 +400,16 @@ def _between_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator]
         words = {**_CAUSES, "python": _BETWEEN} if case.trace.framework == "profile" else _CAUSES
         label = words[causes[0][1]] if causes else "host"
         doing = f"for {format_ratio(share_of_step)} of a step nothing runs; mostly {label}"
+        by_launches = profile and bool(causes) and causes[0][1] == "python" and causes[0][0] >= ALL_OF_IT * seconds
+        if by_launches:
+            doing = _between_launches(case, share_of_step, label)
         if causes and causes[0][1] == "copy":
             doing = f"{format_ratio(share_of_step)} of a step is {label} that nothing hides"
         sentence = f"Host-bound: {doing}."
         evidence = [f"{words[c]}: {format_s(t)} a step [measured]" for t, c in causes]
+    counter = _counter(case, bound)
+    if by_launches:
+        counter = tuple(f"{c}; launching less shortens both" if c.startswith("latency") else c for c in counter)
     headroom: float | Unknown = seconds
     share: float | Unknown | Implausible = WAITING
     if bound is Bound.LATENCY and all_known:
@@ -299,6 +434,6 @@ def _between_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator]
         grade=Grade.MEASURED if bound is Bound.HOST else Grade.MODELLED,
         sentence=sentence,
         evidence=tuple(evidence),
-        counter_evidence=_counter(case, bound),
-        will_not_help=_WILL_NOT_HELP[bound],
+        counter_evidence=counter,
+        will_not_help=_beyond_work(case) if bound is Bound.HOST else _WILL_NOT_HELP[bound],
     )

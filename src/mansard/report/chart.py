@@ -26,6 +26,7 @@ class Line:
         time_on_it_s: Time of the operators that it limits [s per step].
         beside: Whether it is the best of its sort of another kind than the main one: a declared or derived figure beside a
             measured one.
+        worked: Whether an operator did work of its sort, so that the roof was checked, whatever limited it.
     """
 
     ceiling: Ceiling
@@ -34,6 +35,7 @@ class Line:
     main: bool
     time_on_it_s: float
     beside: bool = False
+    worked: bool = False
 
     @property
     def shown(self) -> bool:
@@ -92,14 +94,21 @@ class Roofline:
         return max((line.ceiling.value for line in self.lines if line.shown and not line.slanted), default=0.0)
 
     @property
-    def ridges(self) -> dict[str, float]:
-        """Intensity at which each memory line meets the highest used roof [FLOP/B], by the line's label."""
+    def ridge_roof(self) -> Ceiling | None:
+        """The roof that ridge points are stated of: the highest that an operator was judged against, else one whose work was done."""
         roofs = [line for line in self.lines if line.shown and not line.slanted]
-        used = [line for line in roofs if line.used] or roofs
-        if not used:
+        for mine in ([n for n in roofs if n.used], [n for n in roofs if n.main and n.worked]):
+            if mine:
+                return max(mine, key=lambda n: n.ceiling.value).ceiling
+        return None
+
+    @property
+    def ridges(self) -> dict[str, float]:
+        """Intensity at which each memory line meets `ridge_roof` [FLOP/B], by the line's label."""
+        roof = self.ridge_roof
+        if roof is None:
             return {}
-        top = max(line.ceiling.value for line in used)
-        return {n.ceiling.resource.label: top / n.ceiling.value for n in self.lines if n.main and n.slanted}
+        return {n.ceiling.resource.label: roof.value / n.ceiling.value for n in self.lines if n.main and n.slanted}
 
 
 def judged_against(row: OperatorRow, ceiling: Ceiling) -> bool:
@@ -150,11 +159,12 @@ def _lines(diagnosis: Diagnosis) -> list[Line]:
         if ceiling.value > diagnosis.ceilings[of_kind.setdefault(kind, i)].value:
             of_kind[kind] = i
     beside = {i for (*sort, kind), i in of_kind.items() if diagnosis.ceilings[main[tuple(sort)]].kind.value != kind}
+    checked = {c.ceiling for o in diagnosis.operators for c in o.checks if c.area == Area.COMPUTE.value}
     lines = [
         Line(
             ceiling=diagnosis.ceilings[i], slanted=diagnosis.ceilings[i].resource.area is Area.MEMORY, used=i in used,
             main=main.get(_sort(diagnosis.ceilings[i])) == i, time_on_it_s=used.get(i, 0.0),
-            beside=i in beside,
+            beside=i in beside, worked=diagnosis.ceilings[i].resource.label in checked,
         )
         for i in indices
     ]  # fmt: skip
@@ -232,7 +242,8 @@ def _x_range(lines: Sequence[Line], xs: list[float]) -> tuple[float, float]:
     slopes = [line.ceiling.value for line in lines if line.slanted]
     roofs = [line for line in lines if not line.slanted]
     # The ridges of roofs that judged nothing do not stretch the chart.
-    tops = [line.ceiling.value for line in [n for n in roofs if n.used] or roofs]
+    mine = [n for n in roofs if n.used] or [n for n in roofs if n.worked] or roofs
+    tops = [line.ceiling.value for line in mine]
     spots = [x for x in xs if x > 0]
     if slopes and tops:
         spots += [min(tops) / max(slopes), max(tops) / min(slopes)]

@@ -175,6 +175,7 @@ def _chart(diagnosis: Diagnosis, kept: int) -> dict[str, Any]:
                 "main": line.main,
                 "beside": line.beside,
                 "dtype": line.ceiling.resource.dtype or "",
+                "worked": line.used or line.worked,
             }
             for line in _kept(roofline.lines)
         ],

@@ -51,6 +51,8 @@ LIMITS = (
     Limits(rows=5, advice=2, findings=2, ceilings=1, facts=0, notes=2),
     Limits(rows=4, advice=2, findings=1, ceilings=1, facts=0, notes=2),
     Limits(rows=3, advice=2, findings=1, ceilings=1, facts=0, notes=2),
+    Limits(rows=3, advice=2, findings=1, ceilings=1, facts=0, notes=1),
+    Limits(rows=3, advice=1, findings=1, ceilings=1, facts=0, notes=1),
     Limits(rows=2, advice=1, findings=1, ceilings=1, facts=0, notes=1),
 )
 

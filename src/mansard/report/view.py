@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mansard.core import Ceiling, is_known
+from mansard.core import Bound, Ceiling, Grade, is_known
 from mansard.core.units import format_flop, format_ratio, format_s
 from mansard.diagnose.records import SHARE_KINDS, Diagnosis
 from mansard.report import chart
@@ -25,6 +25,10 @@ _LINE_LENGTH, _NAME_LENGTH = 240, 28
 #: Kinds of time and of bound that have a colour of their own.
 COLOURS = frozenset((*SHARE_KINDS, "undetermined"))
 
+#: A step that is longer than the recorded ones by this ratio is not theirs.
+SAME_STEP = 1.02
+#: The rule that wants the run repeated before anything is changed.
+AGAIN = "idle_machine"
 #: Findings that make every figure of a run less sure; they stand beside the verdict.
 _DOUBTS = frozenset({"foreign_load", "ceilings_under_load", "ceilings_of_another_machine", "no_steps", "memory_regime"})
 
@@ -68,7 +72,11 @@ GLOSSARY = (
     ("part", "Forward, backward, optimizer, input: where in a step an operator runs."),
     ("latency", "Fixed cost of each operator call or kernel launch, which does not shrink with the work."),
     ("exposed", "Communication that no computation hides."),
-    ("unattributed", "Time of operations whose need is not known; it is nobody's."),
+    (
+        "unattributed",
+        "Time whose limit is not decided: what its operations need is not known, or it is known and explains little of their time "
+        "(far below every ceiling), or nothing runs and nothing tells why.",
+    ),
 )
 
 
@@ -113,7 +121,7 @@ class View:
             "figures": self._figures(),
             "step_note": (
                 f"A step is {self._line(self.d.step.note)} (found by: {self._line(self.d.step.source)}). The cost of "
-                f"{format_ratio(self.d.attributed_ratio)} of operator time is known."
+                f"{format_ratio(self.d.attributed_ratio)} of operator time is known.{self._as_recorded()}"
             ),
             "reasons": [(name, self._prose(text)) for name, text in reasons(self.d)],
             "chart_notes": self._chart_notes(),
@@ -158,11 +166,28 @@ class View:
         }
         return {**view, **self._shares(), **self._parts()}
 
+    def _as_recorded(self) -> str:
+        """Return in which steps operators were timed, where those are shorter than the step that is stated."""
+        s = self.d.step
+        if s.source == "none" or s.median_s <= SAME_STEP * s.profiled_median_s:
+            return ""
+        return (
+            f" Operators were timed in recorded steps of {format_s(s.profiled_median_s)}; steps with the profiler off took "
+            f"{format_s(s.median_s)}, so operators cannot add up to them."
+        )
+
     def _first(self) -> tuple[str, str] | None:
         """Return what to try first, and what it saves at most; None where no rule found anything."""
         if not self.d.advice:
             return None
         best = self.d.advice[0]
+        if best.rule == AGAIN:  # what others took is no gain of a change; what else is worth doing comes after it
+            after = self.d.advice[1:2]
+            then = "".join(
+                f" If it is still slow: {self._prose(a.text)} At most {format_s(a.gain_s)}, part of which may be the other programs'."
+                for a in after
+            )
+            return f"{self._prose(best.text)}{then}", f"{self._prose(best.evidence)}"
         return self._prose(best.text), (
             f"saves at most {format_s(best.gain_s)} of {format_s(self.d.step.median_s)} per step ({self._of_step(best.gain_s)})"
         )
@@ -172,10 +197,31 @@ class View:
         grade = self.d.verdict.grade.value
         told = meaning.get(grade, "")
         said = f"{grade}: {told[0].lower()}{told[1:]}" if told else f"{grade}."
+        if self.d.verdict.bound is Bound.UNDETERMINED and self.d.verdict.grade is Grade.ASSUMED:
+            said = self._sure_of_the_rest()
         doubts = [self._prose(n.text).rstrip(".") for n in self.d.findings if n.code in _DOUBTS]
         if self.d.step.count == 1 and self.d.step.source != "none":
             doubts.insert(0, "one step was recorded, so its spread is not known and warm-up may be in it")
         return [said, *(f"{d[0].upper()}{d[1:]}." for d in doubts[:3] if d)]
+
+    def _sure_of_the_rest(self) -> str:
+        """Return how sure the decided time is, where the verdict itself is that most of the rest is not decided."""
+        seconds: dict[str, float] = {}
+        for o in self.d.operators:
+            if o.bound is not Bound.UNDETERMINED:
+                seconds[o.grade.value] = seconds.get(o.grade.value, 0.0) + o.time_s
+        kinds = [
+            f"{self._of_step(t)} {g}"
+            for g, t in sorted(seconds.items(), key=lambda x: -x[1])
+            if t >= 0.005 * self.d.step.median_s
+        ]
+        kept = (
+            f" Operators with a limit have evidence of their own: {', '.join(kinds)} (shares of the step)."
+            if kinds
+            else ""
+        )
+        undecided = self.d.time_shares.get("unattributed", self.d.verdict.time_share)
+        return f"not decided for {format_ratio(undecided)} of the step; names of kernels alone are no evidence.{kept}"
 
     def _more(self, count: int, where: str = "the JSON document") -> str:
         return (
@@ -213,7 +259,11 @@ class View:
             causal = f"matrix work, causal attention halved; {format_flop(full)} counted in full"
         named = any(c.resource.label == v.limiting_ceiling for c in self.d.ceilings)
         share_note = f"{'of' if named else 'limit:'} {self._line(v.limiting_ceiling)}"
-        share_note += f", for {format_ratio(v.time_share)} of the step"
+        on_it, of_bound = self._on_ceiling()
+        if named and on_it < 0.99 * of_bound:
+            share_note = f"of each operator's own ceiling; {format_s(on_it)} of {format_s(of_bound)} {share_note}"
+        else:
+            share_note += f", for {format_ratio(v.time_share)} of the step"
         if not v.limiting_ceiling:
             share_note = f"no ceiling is known for {format_ratio(v.time_share)} of the step"
         work, traffic = work_of_step(self.d)
@@ -230,6 +280,11 @@ class View:
                 figure(v.headroom_s, format_s),
                 "per step, to that ceiling"
                 if named
+                else "per step, without that wait; launch calls, under latency, apart"
+                if self.d.framework == "profile"
+                and v.bound is Bound.HOST
+                and is_known(v.headroom_s)
+                and self.d.time_shares.get("latency", 0.0) >= 0.05
                 else "per step, without that wait"
                 if is_known(v.headroom_s)
                 else "per step",
@@ -240,6 +295,12 @@ class View:
             ("Traffic", traffic, f"compulsory bytes per step{part}"),
         ]
 
+    def _on_ceiling(self) -> tuple[float, float]:
+        """Return the time of operators with the verdict's bound that its ceiling limits, and of all that have one [s]."""
+        mine = [o for o in self.d.operators if o.bound is self.d.verdict.bound and o.limiting_ceiling]
+        label = self.d.verdict.limiting_ceiling
+        return sum(o.time_s for o in mine if o.limiting_ceiling == label), sum(o.time_s for o in mine)
+
     def _hfu(self) -> list[tuple[str, str, str]]:
         """Return the figure that counts recomputation, where there was any."""
         if not self.d.recomputes:
@@ -248,17 +309,43 @@ class View:
         return [("HFU", figure(self.d.hfu_ratio, format_ratio), f"with what is executed again: {executed}")]
 
     def _shares(self) -> dict[str, Any]:
-        percent = percent_shares(self.d.time_shares)
+        shares, names = self._split_shares()
+        percent = percent_shares(shares)
         rows = [
             {
-                "kind": shorten(clean(kind), _NAME_LENGTH),
-                "css": kind if kind in COLOURS else "undetermined",
+                "kind": names.get(kind, shorten(clean(kind), _NAME_LENGTH)),
+                "css": "unattributed" if kind in names else kind if kind in COLOURS else "undetermined",
                 "percent": f"{percent[kind]:.1f}\u00a0%",
-                "width": round(max(0.0, self.d.time_shares[kind]) * 1000, 3),
+                "width": round(max(0.0, shares[kind]) * 1000, 3),
             }
-            for kind in share_kinds(self.d.time_shares)
+            for kind in share_kinds(shares)
         ]
         return {"shares": rows, "shares_text": ", ".join(f"{r['kind']} {r['percent']}" for r in rows)}
+
+    def _split_shares(self) -> tuple[dict[str, float], dict[str, str]]:
+        """Return the shares with unattributed time in its parts, by names that stand for them; as they are where it has one part.
+
+        Operators are timed in recorded steps; their parts are scaled with those steps, as the shares are.
+        """
+        shares, step = dict(self.d.time_shares), self.d.step
+        whole = shares.get("unattributed", 0.0)
+        scale = max(1.0, step.median_s / step.profiled_median_s) if step.profiled_median_s > 0 else 1.0
+        open_ = [o for o in self.d.operators if o.bound is Bound.UNDETERMINED]
+        far = sum(o.time_s for o in open_ if is_known(o.headroom_s) and is_known(o.share_of_ceiling))
+        unknown = sum(o.time_s for o in open_ if not is_known(o.headroom_s))
+        if whole <= 0 or step.median_s <= 0:
+            return shares, {}
+        far_ratio, unknown_ratio = (min(whole, t * scale / step.median_s) for t in (far, unknown))
+        rest = whole - far_ratio - unknown_ratio
+        if rest < -0.005 * whole:
+            return shares, {}
+        parts = {"need not known": unknown_ratio, "far below ceilings": far_ratio, "without a cause": max(0.0, rest)}
+        kept = {n: v for n, v in parts.items() if v >= 0.0005}
+        if len(kept) < 2:
+            return shares, {}
+        total, out = sum(kept.values()), {k: v for k, v in shares.items() if k != "unattributed"}
+        out |= {n: v * whole / total for n, v in kept.items()}
+        return out, {n: f"unattributed, {n}" for n in kept}
 
     def _parts(self) -> dict[str, Any]:
         longest = max((p.time_s for p in self.d.parts), default=0.0) or 1.0
@@ -292,9 +379,11 @@ class View:
                 line.ceiling.resource.label: (line.ceiling.resource.level or "").upper() for line in roofline.lines
             }
             ridges = ", ".join(f"{levels[label]} {x:.3g}" for label, x in roofline.ridges.items())
+            roof = roofline.ridge_roof
+            assert roof is not None  # ridges are of one
             notes.append(
-                f"Ridge points against the highest roof that was used, in FLOP/byte: {ridges}. Left of its ridge an "
-                "operator is limited by that memory level, right of it by the roof."
+                f"Ridge points of {self._line(roof.resource.label)} ({ceiling_value(roof.value, roof.unit)}), in FLOP/byte: {ridges}. "
+                "Left of its ridge an operator is limited by that memory level, right of it by the roof."
             )
         if roofline.lane is not None:
             notes.append(
@@ -308,6 +397,14 @@ class View:
             notes.append(
                 f"Not on the chart, since FLOP and bytes are not known or both 0: {names}{more} "
                 f"({format_s(spent)}, {self._of_step(spent)} of the step). They are in the table."
+            )
+        roofs = [line for line in roofline.lines if line.shown and not line.slanted and line.ceiling.resource.dtype]
+        mine = {line.ceiling.resource.dtype for line in roofs if line.used or line.worked}
+        if others := dict.fromkeys(
+            str(n.ceiling.resource.dtype) for n in roofs if mine and n.ceiling.resource.dtype not in mine
+        ):
+            notes.append(
+                f"Roofs of types that no operator works in ({', '.join(map(self._line, others))}) are drawn on request."
             )
         extra = sum(not line.shown for line in roofline.lines)
         if extra:
@@ -338,6 +435,14 @@ class View:
         more = f"{spare} ceilings that nothing was judged against" if spare else ""
         return f"Not on paper: {' and '.join(x for x in (more, 'the conditions of each') if x)}. The page and the document have them."
 
+    @staticmethod
+    def _all_trials(ceiling: Ceiling) -> str:
+        """Return the median of all trials where the interval does not hold it: the ceiling is then of the best state alone."""
+        median = ceiling.conditions.get("median")
+        if not isinstance(median, int | float) or ceiling.ci95 is None or ceiling.ci95[0] <= median <= ceiling.ci95[1]:
+            return ""
+        return f", of the best state; median of all trials {ceiling_value(float(median), ceiling.unit)}"
+
     def _ceiling_row(self, ceiling: Ceiling, spent: float | None) -> dict[str, str]:
         label = ceiling.resource.label
         low_high = ceiling.ci95
@@ -348,7 +453,7 @@ class View:
         return {
             "label": self._line(label) + (", dense" if ceiling.resource.engine == "matrix" else ""),
             "value": ceiling_value(ceiling.value, ceiling.unit),
-            "interval": interval,
+            "interval": f"{interval}{self._all_trials(ceiling)}",
             "kind": ceiling.kind.value,
             "scope": ceiling.scope,
             "used": format_s(spent) if spent else "verdict" if spent is not None else "\u2013",

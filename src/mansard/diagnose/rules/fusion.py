@@ -12,7 +12,7 @@ import numpy as np
 
 from mansard.core import Bound
 from mansard.core.demand import Demand
-from mansard.core.units import format_bytes, format_s
+from mansard.core.units import format_bytes, format_bytes_per_s, format_s
 from mansard.diagnose.case import Case, Change, Proposal
 
 _FUSABLE = ("elementwise", "copy", "random", "reduction", "softmax", "norm")
@@ -56,6 +56,7 @@ def fusion(case: Case) -> Proposal | None:
     gain = min(saved_s / case.windows.count, case.per_step_s(rows))
     if gain <= 0:
         return None
+    rate = format_bytes_per_s(saved_bytes / case.windows.count / gain)
     return Proposal(
         rule="fusion",
         change=Change.WORK,
@@ -63,7 +64,8 @@ def fusion(case: Case) -> Proposal | None:
         gain_s=gain,
         text=_HOW.get(case.trace.framework, "Fuse the chains of element-wise operations."),
         evidence=f"chains of up to {longest} memory-bound operations pass {format_bytes(saved_bytes / case.windows.count)} "
-        f"a step through memory between them; they take {format_s(case.per_step_s(rows))}",
+        f"a step through memory between them, {format_s(gain)} at the rate that they reached ({rate}); they take "
+        f"{format_s(case.per_step_s(rows))}. Traffic that is gone saves more than the same traffic at its ceiling",
     )
 
 

@@ -46,10 +46,14 @@ def launch_bound(case: Case) -> Proposal | None:
     else:
         waits = ("latency",)
         gain = min(gaps.queued_s, case.wait_s("latency"))
-        text = "Start fewer, larger kernels (fusion, a larger batch): the host is early enough, and faster launches would save nothing."
+        text = (
+            "Start fewer, larger kernels (fusion, a larger batch): for most of the gaps the host is early enough, and faster launches "
+            "would save nothing of them."
+        )
+        late = f"; the device waits {format_s(gaps.late_s)} more for launches that came late" if gaps.late_s > 0 else ""
         why = (
-            f"{gaps.launches:.0f} launches a step were queued in time; between queued kernels the device spends {format_s(gaps.queued_s)}, "
-            f"and waits {format_s(gaps.late_s)} for late ones"
+            f"of {gaps.launches:.0f} launches a step, those that were queued in time cost the device {format_s(gaps.queued_s)} between "
+            f"kernels{late}"
         )
     if gain <= 0:
         return None

@@ -3,7 +3,7 @@
 var mansardChart = (function () {
   var SYMBOLS = { compute: "circle", memory: "square", network: "diamond", host: "triangle-up", latency: "triangle-down", undetermined: "circle-open" };
   var FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "DejaVu Sans", sans-serif';
-  var host, data, ops, onPick, all = false, dtype = "";
+  var host, data, ops, onPick, all = false, dtype = "", worked = [];
 
   function safe(text) {
     return String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
@@ -21,7 +21,9 @@ var mansardChart = (function () {
   }
 
   function drawn() { return data.lines.filter(visible); }
-  function visible(l) { return (all || l.main || l.used || l.beside) && (!dtype || l.slanted || l.dtype === dtype); }
+  // At first the roofs of the element types that operators work in, where any is known; "*" is every type.
+  function visible(l) { return (all || l.main || l.used || l.beside) && (l.slanted || ofType(l.dtype)); }
+  function ofType(d) { return dtype === "*" || (dtype ? d === dtype : all || !worked.length || worked.indexOf(d) >= 0); }
 
   function lineTrace(line) {
     var roofs = drawn().filter(function (l) { return !l.slanted; }).map(function (l) { return l.value; });
@@ -59,7 +61,7 @@ var mansardChart = (function () {
 
   // Where a memory line meets a roof.
   function ridgeTrace() {
-    var mine = data.ridges.filter(function (r) { return !dtype || r[2] === dtype; });
+    var mine = data.ridges.filter(function (r) { return ofType(r[2]); });
     return mine.length ? [{
       x: mine.map(function (r) { return r[0]; }), y: mine.map(function (r) { return r[1]; }), mode: "markers", type: "scatter", name: "ridge points", meta: "ridges",
       showlegend: false, marker: { symbol: "x-thin-open", size: 7, color: css("--soft"), line: { width: 1.4, color: css("--soft") } }, hoverinfo: "text", hovertext: mine.map(function (r) { return "ridge: " + wrap(r[3], 60); })
@@ -106,14 +108,17 @@ var mansardChart = (function () {
     function note(text, px, py, extra) {
       notes.push(Object.assign({ text: text, x: s.x(px), y: s.y(py), xref: "x", yref: "y", showarrow: false, font: { size: size, family: FONT } }, extra));
     }
-    // Roofs: names at the right end, stacked upwards in their order so that none covers another.
-    var ceiling = Infinity;
+    // Roofs: each name stands on its own line, at the right end; where another name stands there already, left of that.
     data.lines.filter(function (l) { return l.main && !l.slanted && visible(l); }).forEach(function (line) {
-      var at = s.py(line.value), width = (line.short.length + 1) * size * .56, bottom = Math.min(at - 2, ceiling);
+      var at = s.py(line.value), width = (line.short.length + 1) * size * .56, bottom = at - 1, right = s.w - 4;
       if (at < 0 || at > s.h) { return; }
-      ceiling = bottom - size - 4;
-      boxes.push({ x0: s.w - width, x1: s.w, y0: bottom - size - 3, y1: bottom });
-      note(safe(line.short), s.w - 4, bottom, { xanchor: "right", yanchor: "bottom", bgcolor: css("--card"), opacity: .92, borderpad: 0, font: { size: size, family: FONT, color: line.used ? css("--ink") : css("--faint") } });
+      function taken() {
+        return boxes.filter(function (o) { return right > o.x0 && right - width < o.x1 && bottom > o.y0 && bottom - size - 3 < o.y1; });
+      }
+      for (var hit = taken(); hit.length; hit = taken()) { right = Math.min.apply(null, hit.map(function (o) { return o.x0; })) - 8; }
+      if (right - width < 0) { return; }
+      boxes.push({ x0: right - width, x1: right, y0: bottom - size - 3, y1: bottom });
+      note(safe(line.short), right, bottom, { xanchor: "right", yanchor: "bottom", bgcolor: css("--card"), opacity: .92, borderpad: 0, font: { size: size, family: FONT, color: line.used ? css("--ink") : css("--faint") } });
     });
     // Memory lines: names along the slope, near the lower left.
     var angle = -Math.atan2(s.h / (s.yr[1] - s.yr[0]), s.w / (s.xr[1] - s.xr[0]));
@@ -214,7 +219,12 @@ var mansardChart = (function () {
     var select = document.getElementById("dtype"), found = Array.from(new Set(data.lines.filter(function (l) { return !l.slanted && l.dtype; }).map(function (l) { return l.dtype; })));
     if (found.length < 2) { return; }
     select.hidden = false;
-    [""].concat(found).forEach(function (d) { var o = document.createElement("option"); o.value = d; o.textContent = d ? "roofs of " + d : "roofs of every dtype"; select.appendChild(o); });
+    var some = worked.length && worked.length < found.length, words = { "": some ? "roofs of the dtypes used" : "roofs of every dtype", "*": "roofs of every dtype" };
+    (some ? ["", "*"] : [""]).concat(found).forEach(function (d) {
+      var o = document.createElement("option");
+      o.value = d; o.textContent = words[d] || "roofs of " + d;
+      select.appendChild(o);
+    });
     select.addEventListener("change", function () { dtype = select.value; draw(); });
   }
   function more() {
@@ -231,6 +241,8 @@ var mansardChart = (function () {
   return {
     start: function (payload, pick) {
       host = document.getElementById("roofline"); data = payload.chart; ops = payload.operators; onPick = pick;
+      worked = data.lines.filter(function (l) { return !l.slanted && l.worked && l.dtype; }).map(function (l) { return l.dtype; })
+        .filter(function (d, i, found) { return found.indexOf(d) === i; });
       key(); more(); types();
       var ready = draw();
       host.on("plotly_click", function (event) {

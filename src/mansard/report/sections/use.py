@@ -22,6 +22,10 @@ _NAMES = {
     "gpu_kernel_union_is": "the union is of",
 }  # fmt: skip
 _SMALL = 1e-12
+#: Findings of kernels that may belong to a region and are not counted to it: no call launched them, or other threads did.
+_NOT_COUNTED = ("other_threads", "unlinked_kernels")
+#: From this share on, figures of some kernels are those of all.
+_ALL = 0.9995
 
 
 def section(document: Mapping[str, Any], *, key: str, name: str) -> Section:
@@ -72,17 +76,29 @@ def headline_of_mfu(document: Mapping[str, Any]) -> str:
         return f"MFU of region {region} cannot be true: {value_text('mfu_ratio', mfu)}."
     count = document.get("devices") or 1
     where = "1 device" if count == 1 else f"{count} devices"
-    said = f"Region {region} uses {format_ratio(mfu)} of the dense peak of {where} (MFU)"
-    lost = _losses(document)
+    missing = len(document.get("missing_before_quoting") or ())
+    said = f"Region {region} uses {'about ' if missing else ''}{format_ratio(mfu)} of the dense peak of {where} (MFU)"
+    if missing:
+        said += f", not yet to be quoted ({missing} {'thing is' if missing == 1 else 'things are'} not stated)"
+    lost, left_out = _losses(document), _left_out(document)
     if lost is None:
-        return f"{said}."
+        return f"{said}.{left_out}"
     least, slow, without = lost
+    if left_out:  # what no range can claim may run in the time that looks empty
+        return f"{said}.{left_out} So that no kernel of it runs in {format_ratio(without)} of its time is an upper limit, no idle time."
     most = (
         f"no kernel of it runs in {format_ratio(without)} of its time"
         if without >= slow
         else f"its kernels run at {format_ratio(least / (least + slow))} of the peak"
     )
     return f"{said}; most of the rest: {most}."
+
+
+def _left_out(document: Mapping[str, Any]) -> str:
+    """Return the findings that kernels which may be its work are not counted to the region, as sentences behind another."""
+    found = [f for f in document.get("findings") or () if isinstance(f, Mapping) and f.get("code") in _NOT_COUNTED]
+    texts = [str(f.get("text", "")).rstrip(".") for f in found]
+    return "".join(f" {text[:1].upper()}{text[1:]}." for text in texts if text)
 
 
 def _losses(document: Mapping[str, Any]) -> tuple[float, float, float] | None:
@@ -127,9 +143,17 @@ def _mfu_lines(document: Mapping[str, Any]) -> list[str]:
             if without >= slow
             else "the kernels themselves: mansard diagnose tells which and why"
         )
+        if _left_out(document):
+            none = (
+                f"and in up to {format_ratio(without)} none of its kernels runs: kernels that may be its own are left out of it, "
+                "so this is an upper limit, as is the share of the peak while its kernels run"
+            )
+            first = "which kernels those are: mansard diagnose counts all of them, whoever launched them"
+        else:
+            none = f"and in {format_ratio(without)} none of its kernels runs"
         lines.append(
             f"Of its time {format_ratio(least)} would do the work at the peak, {format_ratio(slow)} is what its kernels take beyond that, "
-            f"and in {format_ratio(without)} none of its kernels runs. Look first at {first}."
+            f"{none}. Look first at {first}."
         )
     missing = document.get("missing_before_quoting") or ()
     if missing:
@@ -146,7 +170,8 @@ def _wall(document: Mapping[str, Any]) -> list[Chart]:
     lost, wall = _losses(document), number(document.get("wall_time_s"))
     if lost is None or wall is None:
         return []
-    named = (("the work at the peak rate", "compute"), ("kernels beyond that", "latency"), ("no kernel of it runs", "unattributed"))  # fmt: skip
+    none = "no kernel that can be assigned to it runs" if _left_out(document) else "no kernel of it runs"
+    named = (("the work at the peak rate", "compute"), ("kernels beyond that", "latency"), (none, "unattributed"))
     series = [
         Series(name=name, colour=colour, mode="bars", x=[str(document["region"])], y=[ratio * wall],
                text=[f"{name}: {format_s(ratio * wall)}, {format_ratio(ratio)}"])
@@ -171,7 +196,13 @@ def headline_of_intensity(document: Mapping[str, Any]) -> str:
     side = ""
     if ridge is not None:
         side = f": {value} lies {'below' if known < ridge else 'above'} the ridge point of {intensity(ridge)}"
-    return f"Device {document['device']} is {bound} bound{reached}{side}."
+    covered = number(document.get("coverage_ratio"))
+    if covered is not None and covered < _ALL:  # a mean over some kernels is no bound of each, nor of the device
+        return (
+            f"Device {document['device']}: kernels with {format_ratio(covered)} of its kernel time, taken together, are {bound} bound{reached}"
+            f"{side}. The rest is not known, and single kernels may be bound otherwise."
+        )
+    return f"Device {document['device']} is {bound} bound{reached}{side}, its kernels taken together."
 
 
 def _sources(rows: Any) -> str:
@@ -190,7 +221,7 @@ def _intensity_lines(document: Mapping[str, Any]) -> list[str]:
         told = _sources(document.get(f"{name}_from"))
         lines += [f"{'FLOP' if name == 'flop' else 'Bytes'}: {told}."] if told else []
     covered = number(document.get("coverage_ratio"))
-    if covered is not None and covered < 0.9995:
+    if covered is not None and covered < _ALL:
         lines.append(
             f"These figures are of kernels with {format_ratio(covered)} of the kernel time, whose FLOP and bytes are both known, and of "
             "them together: single kernels may be bound otherwise. Look first at the kernels: mansard trace kernels."
