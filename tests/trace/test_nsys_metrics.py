@@ -60,6 +60,16 @@ def test_means_over_the_capture_and_over_the_work(export, kind):
     assert any("36 %" in line or "36.3 %" in line for line in metrics_lines([active]))
 
 
+def test_a_metric_is_not_named_after_that_of_another_kind_of_gpu(export):
+    path, db = export
+    db.execute("INSERT INTO TARGET_INFO_GPU_METRICS VALUES (?, 0, 'y', 4, 'Tensor Active')", (_TYPE + 0,))
+    db.execute("CREATE TABLE GPU_METRICS (timestamp INTEGER, typeId INTEGER, metricId INTEGER, value INTEGER)")
+    db.executemany("INSERT INTO GPU_METRICS VALUES (50, ?, 4, 30)", [(_TYPE,), (_TYPE + 1,), (_TYPE + 5,)])
+    db.commit()
+    found = {r["device"]: r["metric"] for r in metrics_document(open_trace(path))}
+    assert found == {"0": "Tensor Active", "1": "SMs Active [Throughput %]", "id 5": "metric 4"}
+
+
 def test_samples_alone_leave_kernels_as_they_are(export):
     path, db = export
     db.execute("CREATE TABLE GPU_METRICS (foo INTEGER)")

@@ -130,12 +130,13 @@ def _working(time: npt.NDArray[np.int64], kernels: Events | None, device: int) -
 
 
 def _names(file: NsysFile) -> dict[tuple[int, int], str]:
-    """Return the names of metrics by type and number; type -1 stands for any."""
+    """Return the names of metrics by type and number; type -1 stands for any, where all types agree."""
     table = file.table(_NAMES)
     found: dict[tuple[int, int], str] = {}
+    of_number: dict[int, set[str]] = {}
     for row in file.rows(table, ("typeId", "metricId", "metricName")) if table is not None else []:
         number, name = whole(row.get("metricId")), row.get("metricName")
         if isinstance(name, str):
             found[whole(row.get("typeId")), number] = name
-            found.setdefault((-1, number), name)
-    return found
+            of_number.setdefault(number, set()).add(name)
+    return {(-1, number): min(names) for number, names in of_number.items() if len(names) == 1} | found
