@@ -15,7 +15,7 @@ from mansard.history.advance import add_to_baseline
 from mansard.history.check import Check, check
 from mansard.history.documents import read_bytes
 from mansard.history.records import Record
-from mansard.history.rules import rules_of
+from mansard.history.rules import read_rules, rules_of
 from mansard.history.store import open_store
 
 STEADY = (0.100, 0.101, 0.099, 0.100, 0.100, 0.1005, 0.0995)
@@ -221,3 +221,20 @@ def test_20_a_regression_among_many_that_improved() -> None:
 
     found = against(many([0.7] * 9 + [1.3]), many([1.0] * 10))
     assert (found.exit_code, [r.name for r in found.results if r.outcome.value == "fail"]) == (1, ["b9/time_s"])
+
+
+def test_21_aliases_that_multiply_are_not_written_out(tmp_path: Path) -> None:
+    bomb = "rules:\n  - metric: '*/time_s'\n    between:\n      - &x0 [a, a, a, a, a, a, a, a, a, a]\n"
+    bomb += "".join(f"      - &x{i} [{', '.join([f'*x{i - 1}'] * 10)}]\n" for i in range(1, 12))  # 10^12 words
+    for text, said in (
+        (bomb, r"between is \[\.\.\., \.\.\., .*\], expected two limits"),
+        ("rules:\n  - {metric: '*/time_s', between: &r [*r, 1, 2]}\n", r"between is \[\.\.\., 1, 2\]"),
+        (
+            "rules: [{metric: '*/time_s', at_most: 1 s}]\nrules: []\n",
+            r"found duplicate key \"rules\".*\(line 2, column 1\)",
+        ),
+    ):
+        path = tmp_path / "rules.yaml"
+        path.write_text(text)
+        with pytest.raises(UsageError, match=said):
+            read_rules(path)

@@ -113,6 +113,19 @@ def test_one_lucky_run_does_not_ratchet_the_baseline(store: Store) -> None:
     assert {e.stored.source: e.state for e in store.baseline("main").entries}["lucky.json"] == "pending"
 
 
+def test_runs_of_one_process_each_join_until_they_show_how_processes_differ(store: Store) -> None:
+    def run(factor: float) -> bytes:
+        row = {"name": "BM", "run_name": "BM", "run_type": "iteration", "time_unit": "ms"}
+        rows = [{**row, "real_time": factor * x} for x in STEADY]
+        return json.dumps({"context": {"host_name": "h", "num_cpus": 2}, "benchmarks": rows}).encode()
+
+    # 10 % are assumed between processes, so none of these can be called. Only more runs can show it, and one within 10 % joins.
+    runs = [(1.0, "a"), (1.15, "far"), (1.01, "b")]
+    done = [add_to_baseline(store, "main", run(factor), source=name) for factor, name in runs]
+    assert [(d.action, d.exit_code) for d in done] == [("started", 0), ("refused", 3), ("joined", 0)]
+    assert "more runs will" in done[2].text
+
+
 def test_a_slow_decline_is_reported_because_a_baseline_freezes(store: Store) -> None:
     actions = [add_to_baseline(store, "main", scaled(1.003**i), source=f"{i}.json") for i in (*range(9), 40)]
     assert [a.action for a in actions[:9]] == ["started", *["joined"] * 7, "kept"]

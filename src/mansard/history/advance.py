@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mansard.core.errors import InputError
-from mansard.history.compare import Comparison, ComparisonVerdict, Limits, compare
+from mansard.core.unknown import Unknown
+from mansard.history.compare import Comparison, ComparisonVerdict, Limits, Result, compare
 from mansard.history.documents import read_bytes
 from mansard.history.records import Record
 from mansard.history.store import Store
@@ -82,10 +84,32 @@ def add_to_baseline(
     if found.verdict is ComparisonVerdict.SAME:
         offer.put(store, name, state="accepted", reason="the same as the baseline")
         return Added(action="joined", text=f"{source} joins baseline {name!r}: no change", comparison=found)
+    if _learns(found):
+        offer.put(store, name, state="accepted", reason="within what processes are assumed to differ by")
+        text = (
+            f"{source} joins baseline {name!r}: within the {found.limits.unseen_ratio:.0%} that processes are assumed to differ by; "
+            "nothing shows yet how much they do, more runs will"
+        )
+        return Added(action="joined", text=text, comparison=found)
     if found.verdict is ComparisonVerdict.FASTER:
         return _better(store, name, offer, found, baseline.records("pending"), limits)
     text = f"{source} is {found.verdict.value.replace('_', ' ')} against baseline {name!r}: not added"
     return Added(action="refused", text=text, comparison=found)
+
+
+def _learns(found: Comparison) -> bool:
+    """Return whether a run is taken in because only more runs can show how processes differ.
+
+    Each figure is the same, or could not be called for want of that alone and lies within what is assumed. This ends with the fourth run,
+    so a slow decline cannot follow it.
+    """
+    edge = math.log1p(found.limits.unseen_ratio)
+
+    def near(r: Result) -> bool:
+        return r.code == "single_process" and not isinstance(r.ratio, Unknown) and abs(math.log(r.ratio)) <= edge
+
+    undecided = [r for r in found.results if r.verdict is not ComparisonVerdict.SAME]
+    return bool(undecided) and all(near(r) for r in undecided)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,8 @@ _TOP = ("version", "defaults", "rules")
 _RULE = ("name", "metric", *CONDITIONS, "required", "floor", "reason")
 _DEFAULTS = ("tolerance", "resolution", "floor", "run_spread", "level", "allow", "require")
 _DIMENSIONS = {"s": "s", "B/s": "bytes_per_s", "FLOP/s": "flop_per_s", "B": "bytes"}
+_MOST_SHOWN = 8
+_LONGEST_TOLD = 200
 _PERCENT = re.compile(r"^\s*([0-9.eE+-]+)\s*%\s*$")
 
 
@@ -103,8 +105,16 @@ def read_rules(path: Path) -> Rules:
     except RecursionError:
         raise UsageError(f"{path} is not valid YAML: it is nested too deeply", hint="mansard check --help") from None
     except YAMLError as error:
-        raise UsageError(f"{path} is not valid YAML: {str(error).splitlines()[0]}") from None
+        raise UsageError(f"{path} is not valid YAML: {_told(error)}") from None
     return rules_of(content, str(path))
+
+
+def _told(error: Exception) -> str:
+    """Return what is wrong with YAML, and where."""
+    problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
+    said = str(problem or str(error).splitlines()[0])
+    said = said if len(said) <= _LONGEST_TOLD else said[:_LONGEST_TOLD] + "..."
+    return said if mark is None else f"{said} (line {mark.line + 1}, column {mark.column + 1})"
 
 
 def rules_of(content: Any, where: str = "rules") -> Rules:
@@ -135,7 +145,11 @@ def _shown(value: Any) -> str:
     ('[80 ms, 120 ms]', 'nothing', '0.6')
     """
     if isinstance(value, list):
-        return f"[{', '.join(_shown(v) for v in value)}]"
+        # What stands in a list is not opened: with aliases a few lines of YAML are a list of a thousand million words.
+        words = ["..." if isinstance(v, list | dict) else _shown(v) for v in value[:_MOST_SHOWN]]
+        return f"[{', '.join(words + ['...'] * (len(value) > _MOST_SHOWN))}]"
+    if isinstance(value, dict):
+        return "a mapping"
     return "nothing" if value is None else str(value)
 
 

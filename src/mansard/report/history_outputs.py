@@ -9,7 +9,7 @@ from typing import Any
 from mansard.core.unknown import Unknown
 from mansard.history.check import Check, CheckResult, Outcome
 from mansard.history.records import Measurement, Record
-from mansard.report.history_text import check_markdown, headline, ordered
+from mansard.report.history_text import amount, check_markdown, headline, ordered
 from mansard.report.text import clean
 
 #: GitHub shows ten annotations of a kind per step; the rest is said in one.
@@ -21,13 +21,16 @@ def junit(found: Check) -> str:
     failed = sum(r.outcome is Outcome.FAIL for r in found.results)
     undecided = sum(r.outcome is Outcome.UNDECIDED for r in found.results)
     counts = {"tests": str(len(found.results)), "failures": str(failed), "errors": str(undecided), "skipped": "0"}
-    root = ET.Element("testsuites", {"name": "mansard check", **counts})
+    # The schema of Jenkins has no number of skipped ones at the top.
+    root = ET.Element("testsuites", {"name": "mansard check", **{k: n for k, n in counts.items() if k != "skipped"}})
     suite = ET.SubElement(root, "testsuite", {"name": _plain(found.source), **counts})
     for r in found.results:
         case = ET.SubElement(suite, "testcase", {"classname": _plain(r.rule), "name": _plain(r.name)})
         if r.outcome is not Outcome.PASS:
             tag = "failure" if r.outcome is Outcome.FAIL else "error"
-            ET.SubElement(case, tag, {"type": r.verdict, "message": _plain(r.reason)})
+            # Some readers show the attribute, others the text.
+            said = f"{r.verdict}: {r.reason}; value {amount(r.value, r.unit)}, expected {r.limit}"
+            ET.SubElement(case, tag, {"type": r.verdict, "message": _plain(r.reason)}).text = _plain(said)
         else:
             ET.SubElement(case, "system-out").text = _plain(r.reason)
     if not found.results:

@@ -121,11 +121,11 @@ def comparison_markdown(found: Comparison) -> str:
 def cell(text: str) -> str:
     """Return foreign text that a markdown table shows as it is.
 
-    >>> cell("a|b <img>")
-    'a\\\\|b &lt;img&gt;'
+    >>> cell("a|b* <img>")
+    'a\\\\|b\\\\* &lt;img&gt;'
     """
     safe = clean(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    for mark in ("\\", "|", "`", "[", "]"):
+    for mark in ("\\", "|", "`", "[", "]", "*", "~"):
         safe = safe.replace(mark, "\\" + mark)
     return safe
 
