@@ -200,6 +200,12 @@ def test_a_busy_machine_is_the_first_advice_and_what_hangs_on_it_is_none() -> No
     ceiling = ("HBM copy bandwidth", 1e12, "B/s")
     busy = element("rmsnorm", 20e-3, verdict="noisy", foreign=0.6, ceiling=ceiling, least_s=1e-3)
     assert [a.rule for a in diagnose_points([busy]).advice] == ["idle_machine"]
+    loaded = [
+        element("rmsnorm", t, impl=i, verdict="noisy", foreign=0.6) for i, t in (("torch", 2e-3), ("triton", 1e-3))
+    ]
+    loaded += [element("gemm_alignment", t, flop=2.0 * n**3, params={"base": 1000, "size": n}, verdict="noisy", foreign=0.6)
+               for n, t in ((1000, 4e-3), (1024, 2e-3))]  # fmt: skip
+    assert [a.rule for a in diagnose_points(loaded).advice] == ["idle_machine"]
     quiet = element("rmsnorm", 20e-3, verdict="noisy", ceiling=ceiling, least_s=1e-3)
     assert [a.rule for a in diagnose_points([quiet]).advice] == ["below_ceiling"]
 

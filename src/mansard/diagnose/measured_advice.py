@@ -62,19 +62,19 @@ def _again(points: Sequence[JudgedPoint]) -> Iterator[PointAdvice]:
 
 
 def _gains(points: Sequence[JudgedPoint], together: Sequence[Mapping[str, Any]]) -> Iterator[PointAdvice]:
+    # What others slowed down has no other remedy yet than a quiet machine.
+    busy = {_place(p) for p in points if p.worth == "noisy" and (p.foreign_ratio or 0.0) > FOREIGN_LOAD}
     slower: set[tuple[str, str]] = set()  # shape and implementation that another one is faster than
     for c in together:
         if c["kind"] == "comparison":
-            yield from _choice(c)
+            yield from _choice(c, busy)
             slower |= {(str(c["test_name"]), str(r["impl"])) for r in c["rows"] if r["impl"] not in c["tied"]}
-    yield from _padding(together)
-    # What others slowed down has no other remedy yet.
-    sure = [p for p in points if not (p.worth == "noisy" and (p.foreign_ratio or 0.0) > FOREIGN_LOAD)]
+    yield from _padding(together, [p for p in points if _place(p) in busy])
     slow = [
-        p for p in sure
+        p for p in points
         if p.worth != "implausible" and is_known(p.share_of_ceiling) and p.share_of_ceiling < NORMAL_SHARE and is_known(p.headroom_s)
         and p.bound is not Bound.LATENCY and p.point.impl not in REFERENCES
-        and (p.name.replace(f"[{p.point.impl}]", "", 1), p.point.impl) not in slower
+        and _place(p) not in slower | busy
         and not (p.size is not None and p.size.too_small is True)
     ]  # fmt: skip
     for p in slow[:_MOST_SLOW]:
@@ -86,12 +86,19 @@ def _gains(points: Sequence[JudgedPoint], together: Sequence[Mapping[str, Any]])
         )  # fmt: skip
 
 
-def _choice(c: Mapping[str, Any]) -> Iterator[PointAdvice]:
+def _place(p: JudgedPoint) -> tuple[str, str]:
+    """Return shape and implementation of a point, as comparisons name them."""
+    return p.name.replace(f"[{p.point.impl}]", "", 1), p.point.impl
+
+
+def _choice(c: Mapping[str, Any], busy: set[tuple[str, str]]) -> Iterator[PointAdvice]:
     """Yield which implementation to use: only one that is no reference, and that no other overlaps with."""
     rows = [r for r in c["rows"] if r["time_s"] is not None and r["impl"] not in REFERENCES]
     if len(rows) < 2 or rows[1]["impl"] in rows[0]["tied_with"]:
         return
     best, next_ = rows[0], rows[1]
+    if {(str(c["test_name"]), str(r["impl"])) for r in (best, next_)} & busy:
+        return
     yield PointAdvice(
         rule="kernel_choice", gain_s=next_["low_s"] - best["high_s"],
         text=f"Use {best['impl']} for {c['test_name']}.",
@@ -100,11 +107,15 @@ def _choice(c: Mapping[str, Any]) -> Iterator[PointAdvice]:
     )  # fmt: skip
 
 
-def _padding(together: Sequence[Mapping[str, Any]]) -> Iterator[PointAdvice]:
+def _padding(together: Sequence[Mapping[str, Any]], busy: Sequence[JudgedPoint]) -> Iterator[PointAdvice]:
     """Yield the padded size that saves most of each size that was measured with padding."""
     best: dict[tuple[str, str, int], Mapping[str, Any]] = {}
     for c in together:
-        if c["kind"] == "padding" and c["verdict"] == "pad":
+        sizes = (c.get("base"), c.get("padded"))
+        doubted = any(
+            (p.point.benchmark, p.point.impl) == (c["benchmark"], c["impl"]) and p.point.params.get("size") in sizes for p in busy
+        )  # fmt: skip
+        if c["kind"] == "padding" and c["verdict"] == "pad" and not doubted:
             key = (str(c["benchmark"]), str(c["impl"]), int(c["base"]))
             if key not in best or best[key]["ci95"][0] < c["ci95"][0]:
                 best[key] = c
