@@ -11,11 +11,20 @@ BIN := $(VENV)/bin
 
 install: $(VENV)/.installed
 
+# A TORCH that is given here and differs from last time's installs again.
+TORCH_STAMP := $(VENV)/.torch
+ifneq ($(origin TORCH),file)
+ifneq ($(strip $(TORCH)),$(strip $(shell cat $(TORCH_STAMP) 2>/dev/null)))
+.PHONY: $(VENV)/.installed
+endif
+endif
+
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(if $(TORCH),$(BIN)/python -m pip install --quiet $(TORCH))
 	$(BIN)/python -m pip install --quiet --editable ".[jax,cpu]" --group test --group models
+	echo "$(TORCH)" > $(TORCH_STAMP)
 	touch $@
 
 run: install

@@ -356,3 +356,31 @@ def test_a_node_is_never_below_its_core():
     lifted = lift_to_node([read(40e9, "core"), read(30e9, "node")])
     assert [(c.scope, c.value, c.conditions["from_scope"]) for c in lifted] == [("node", 40e9, "core")]
     assert lift_to_node([read(40e9, "core"), read(50e9, "node")]) == []
+
+
+def test_one_process_of_a_cache_measures_at_a_time(tmp_path):
+    """The kernel refuses a second lock of the file while the first is held, and gives it afterwards."""
+    import fcntl
+
+    folder = tmp_path / "cache"
+    with store.one_at_a_time(folder), (folder / "measuring.lock").open("a") as other, pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with (folder / "measuring.lock").open("a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_cache_that_cannot_be_made_keeps_nobody_waiting(tmp_path):
+    (tmp_path / "file").write_text("")
+    with store.one_at_a_time(tmp_path / "file"):
+        pass
+
+
+def test_the_second_process_of_a_job_takes_what_the_first_measured(tmp_path, monkeypatch):
+    from mansard.cli import run
+
+    monkeypatch.setenv(store.DIRECTORY_VARIABLE, str(tmp_path))
+    kept, said = some_ceilings(), []
+    store.save(kept)
+    monkeypatch.setattr(measure_room, "measure", lambda *_a, **_k: pytest.fail("measured again"))
+    assert run._measure_now(None, said.append) == kept
+    assert said == []

@@ -437,3 +437,12 @@ def test_table_and_head_are_sent_too():
     table, layer = 2 * 128256 * 4096 * 7 / 8 / 450e9, 2 * 218_112_000 * 7 / 8 / 450e9
     waited = {int(z): float(d) for z, d in zip(grid.rows.zero, step["data_s"], strict=True)}
     assert waited[3] == pytest.approx(3 * table + 3 * layer, rel=2e-3)
+
+
+def test_a_ranking_by_cost_without_a_price_says_so():
+    base = ["llama-3.1-8b", "--phase", "serve", "--on", "h200", "--devices", "1,2", "--context", "2048",
+            "--concurrency", "8", "--by", "cost"]  # fmt: skip
+    told = " ".join(run(*base).output.split())
+    assert "? USD a million tokens: no price of" in told
+    assert "ranked by device seconds (--usd-per-hour)" in told
+    assert "ranked by device seconds" not in run(*base, "--usd-per-hour", "h200=3.5").output

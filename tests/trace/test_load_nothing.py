@@ -32,3 +32,5 @@ def test_nothing_to_judge(tmp_path: Path, program: str, code: str, words: str) -
         load_run(tmp_path / "recording")
     assert caught.value.code == code
     assert words in caught.value.message
+    if code == "nothing_ran":  # a launcher computes nothing itself
+        assert "torchrun --no-python mansard run" in (caught.value.hint or "")

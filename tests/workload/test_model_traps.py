@@ -369,3 +369,11 @@ def test_every_error_is_one_of_ours() -> None:
     for source in ({}, {"model_type": 5}, {"architectures": []}, {"architectures": [3]}, {"model_type": "bert"}):
         with pytest.raises(MansardError):
             load_model(source)
+
+
+def test_a_quantisation_file_is_not_a_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "hf_quant_config.json"
+    file.write_text(json.dumps({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}))
+    with pytest.raises(MansardError, match="how a checkpoint is quantised") as caught:
+        load_model(file)
+    assert "config.json of the same checkpoint" in (caught.value.hint or "")

@@ -319,15 +319,21 @@ def _ceilings(path: Path | None, talk: Any) -> Ceilings:
 
 
 def _measure_now(threads: int | None, talk: Any) -> Ceilings:
-    from mansard.measure import measure, save
+    from mansard.measure import load_cached, measure, one_at_a_time, save
 
     many = f" at {threads} threads" if threads else ""
-    talk(f"no ceilings on record for this machine{many}: measuring them first (about a minute, kept for the next run)")
-    ceilings = measure("quick", threads=threads)
-    try:
-        save(ceilings)
-    except InputError as error:  # the run does not depend on it
-        talk(f"the ceilings are not kept for the next run: {error.message}; {error.hint}")
+    with one_at_a_time():
+        found = load_cached(threads=threads)  # another process of the job measured while this one waited
+        if found is not None:
+            return found
+        talk(
+            f"no ceilings on record for this machine{many}: measuring them first (about a minute, kept for the next run)"
+        )
+        ceilings = measure("quick", threads=threads)
+        try:
+            save(ceilings)
+        except InputError as error:  # the run does not depend on it
+            talk(f"the ceilings are not kept for the next run: {error.message}; {error.hint}")
     return ceilings
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,31 @@ def write_text(path: Path, text: str) -> None:
             reason,
             hint=f"give a folder of yours: -o for results, {DIRECTORY_VARIABLE} for what is kept",
         ) from None
+
+
+@contextmanager
+def one_at_a_time(directory: Path | None = None) -> Iterator[None]:
+    """Let one process of this cache measure while the others wait; the lock dies with its process.
+
+    The processes of one job start together, and each that measured beside the others would keep its share of the machine as
+    the ceiling. Where the folder cannot be written or locked nothing can be kept either, and nobody waits.
+
+    Args:
+        directory: The cache folder, as in `save`.
+    """
+    import fcntl
+
+    folder = cache_directory() if directory is None else directory
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        stream = (folder / "measuring.lock").open("a")
+    except OSError:
+        yield
+        return
+    with stream:
+        with suppress(OSError):  # a network file system without locks
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
 
 
 def save(ceilings: Ceilings, *, directory: Path | None = None) -> Path:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mansard.core.units import format_bytes, format_flop, format_ratio, format_s
+from mansard.report.plan_text import WIDTH, wrapped
+from mansard.report.text import shorten
 
 
 def _known(value: Any) -> bool:
@@ -31,10 +34,22 @@ def _head(document: Mapping[str, Any]) -> list[str]:
     devices = f", {plan['devices']} devices" if plan["devices"] > 1 else ""
     split = ", ".join(f"{name} {plan[name]}" for name in ("tp", "pp", "dp", "ep", "cp") if plan[name] > 1)
     return [
-        f"{model['name']}: {document['phase']}{where}{devices}{f' ({split})' if split else ''}",
-        f"  parameters {model['params']:,}, active {model['active_params']:,}, matrix and active {model['matmul_params_active']:,}",
-        f"  activations {types['activations']}, products {types['products_with_quantised_weights']}, cache {types['cache']}",
+        *wrapped(f"{model['name']}: {document['phase']}{where}{devices}{f' ({split})' if split else ''}", ""),
+        *wrapped(
+            f"parameters {model['params']:,}, active {model['active_params']:,}, "
+            f"matrix and active {model['matmul_params_active']:,}"
+        ),
+        *wrapped(
+            f"activations {types['activations']}, products {types['products_with_quantised_weights']}, cache {types['cache']}"
+        ),
     ]
+
+
+def _total(label: str, value: str, remark: str = "") -> list[str]:
+    """One total; a remark that does not fit beside it goes on below itself."""
+    lead = f"  {label:<12}{value:>14}   "
+    first, *rest = textwrap.wrap(remark, WIDTH - len(lead), break_on_hyphens=False) or [""]
+    return [(lead + first).rstrip(), *(" " * len(lead) + line for line in rest)]
 
 
 def _totals(document: Mapping[str, Any]) -> list[str]:
@@ -42,33 +57,34 @@ def _totals(document: Mapping[str, Any]) -> list[str]:
     full = totals["flop_full_attention"]
     lines = [
         "",
-        f"  FLOP        {format_flop(totals['flop']):>14}   attention {document['convention']}; full square {format_flop(full)}",
-        f"  memory      {format_bytes(totals['bytes']):>14}   weights, cache, activations that leave the chip",
+        *_total(
+            "FLOP", format_flop(totals["flop"]), f"attention {document['convention']}; full square {format_flop(full)}"
+        ),
     ]
     if totals["executed_flop"] > totals["flop"] * 1.0005:
-        lines.insert(
-            2, f"  executed    {format_flop(totals['executed_flop']):>14}   with what is computed more than once"
-        )
+        lines += _total("executed", format_flop(totals["executed_flop"]), "with what is computed more than once")
+    lines += _total("memory", format_bytes(totals["bytes"]), "weights, cache, activations that leave the chip")
     time_s = totals["time_bound_s"]
     if not _known(time_s):
         reason = time_s["unknown"] if isinstance(time_s, Mapping) else "unknown"
-        return [*lines, f"  time        unknown: {reason} (--on NAME)"]
+        return [*lines, *wrapped(f"time        unknown: {reason} (--on NAME)")]
     rate = totals["tokens_per_s"]
     speed = f"   at most {_number(rate)} token/s" if _known(rate) else ""
-    lines.append(f"  at least    {format_s(time_s):>14}   {totals['bound']}-bound{speed}")
+    lines += _total("at least", format_s(time_s), f"{totals['bound']}-bound{speed}")
     if document["phase"] != "train" and isinstance(once, Mapping) and _known(once.get("time_s")):
-        lines.append(
-            f"  weights once{format_s(once['time_s']):>14}   {format_bytes(once['bytes'])} of active parameters "
-            f"({format_bytes(once['bytes_that_multiply'])} multiply); all weights "
-            f"{format_bytes(once['all_weights_bytes'])}, {format_s(once['all_weights_time_s'])}"
-        )
-        lines.append(
-            "              the bound above leaves out the token table, and adds cache, activations, messages, compute"
+        lines += _total(
+            "weights once",
+            format_s(once["time_s"]),
+            f"{format_bytes(once['bytes'])} of active parameters ({format_bytes(once['bytes_that_multiply'])} multiply); "
+            f"all weights {format_bytes(once['all_weights_bytes'])}, {format_s(once['all_weights_time_s'])}; "
+            "the bound above leaves out the token table, and adds cache, activations, messages, compute",
         )
     prediction = document["prediction"]
     if _known(prediction["expected_s"]):
-        lines.append(
-            f"  expected    {format_s(prediction['expected_s']):>14}   up to {format_s(prediction['high_s'])}: {prediction['basis']}"
+        lines += _total(
+            "expected",
+            format_s(prediction["expected_s"]),
+            f"up to {format_s(prediction['high_s'])}: {prediction['basis']}",
         )
     return lines
 
@@ -82,23 +98,30 @@ def _kernels(kernels: Sequence[Mapping[str, Any]], most: int = 14) -> list[str]:
     key = "time_bound_s" if timed else "flop"
     total = sum(k[key] for k in kernels if _known(k[key])) or 1.0
     ranked = sorted(kernels, key=lambda k: -k[key] if _known(k[key]) else 0.0)
-    lines = ["", f"  {'kernel':<34}{'count':>7}{'FLOP':>13}{'bytes':>11}{'time':>11}{'share':>7}  bound"]
+    body = [("kernel", "", "count", "FLOP", "bytes", "time", "share", "bound")]
     for k in ranked[:most]:
-        name = k["name"] if k["pass"] == "forward" else f"{k['name']} ({k['pass']})"
-        name = name if len(name) <= 33 else name[:32] + "~"
         share = format_ratio(k[key] / total) if _known(k[key]) else ""
         time_s = format_s(k["time_bound_s"]) if _known(k["time_bound_s"]) else "unknown"
-        lines.append(
-            f"  {name:<34}{k['count']:>7g}{format_flop(k['flop']):>13}{format_bytes(k['bytes'] or k['sent_bytes']):>11}"
-            f"{time_s:>11}{share:>7}  {k['bound']}"
-        )
+        suffix = "" if k["pass"] == "forward" else f" ({k['pass']})"
+        moved = format_bytes(k["bytes"] or k["sent_bytes"])
+        body.append((k["name"], suffix, f"{k['count']:g}", format_flop(k["flop"]), moved, time_s, share, k["bound"]))
     rest = ranked[most:]
     if rest:
-        share = sum(k[key] for k in rest if _known(k[key])) / total
-        lines.append(
-            f"  {f'{len(rest)} more':<34}{'':>7}{'':>13}{'':>11}{'':>11}{format_ratio(share):>7}  (all with --json)"
-        )
-    return lines
+        share = format_ratio(sum(k[key] for k in rest if _known(k[key])) / total)
+        body.append((f"{len(rest)} more", "", "", "", "", "", share, "(--json)"))
+    return ["", *_fitted(body)]
+
+
+def _fitted(body: Sequence[tuple[str, ...]]) -> list[str]:
+    """The table of kernels within the width; names give way, never their pass and never a figure."""
+    widths = [max(len(row[i]) for row in body) for i in range(2, 8)]
+    room = WIDTH - 2 - sum(widths) - 2 * len(widths)
+    names = [shorten(row[0], max(8, room - len(row[1]))) + row[1] for row in body]
+    wide = max(map(len, names))
+    return [
+        "  ".join(["  " + name.ljust(wide), *(c.rjust(w) for c, w in zip(row[2:7], widths, strict=False)), row[7]])
+        for name, row in zip(names, body, strict=True)
+    ]
 
 
 def _memory(memory: Mapping[str, Any]) -> list[str]:
@@ -111,13 +134,14 @@ def _memory(memory: Mapping[str, Any]) -> list[str]:
         f"gradients {format_bytes(memory['gradient_bytes'])}" if memory["gradient_bytes"] else "",
         f"optimizer {format_bytes(memory['optimizer_bytes'])}" if memory["optimizer_bytes"] else "",
     ]
-    lines = ["", f"  one device holds {format_bytes(memory['total_bytes'])}: " + ", ".join(p for p in parts if p)]
+    held = ", ".join(p for p in parts if p)
+    lines = ["", *wrapped(f"one device holds {format_bytes(memory['total_bytes'])}: {held}")]
     if isinstance(memory["fits"], bool):
         verdict = "fits in" if memory["fits"] else "does not fit in"
         more = "" if memory["fits"] else f"; at least {memory['devices_at_least']} devices"
         room = memory.get("sequences_that_fit")
-        held = "" if room is None else f"; {room:,} sequences of this length would fit"
-        lines.append(f"  {verdict} {format_bytes(memory['budget_bytes'])}{more}{held}")
+        count = "" if room is None else f"; {room:,} sequences of this length would fit"
+        lines += wrapped(f"{verdict} {format_bytes(memory['budget_bytes'])}{more}{count}")
     return lines
 
 
@@ -125,19 +149,20 @@ def _views(views: Mapping[str, Any]) -> list[str]:
     lines: list[str] = []
     if "six_nd" in views:
         v = views["six_nd"]
-        lines.append(f"  6ND: {format_flop(v['flop'])}, {v['error_ratio']:+.1%} of the count above; {v['why']}")
+        lines += wrapped(f"6ND: {format_flop(v['flop'])}, {v['error_ratio']:+.1%} of the count above; {v['why']}")
     if "measured" in views:
         v = views["measured"]
-        lines.append(
-            f"  measured {format_s(v['time_s'])}: MFU {_ratio(v['mfu_ratio'])}, HFU {_ratio(v['hfu_ratio'])}, "
+        lines += wrapped(
+            f"measured {format_s(v['time_s'])}: MFU {_ratio(v['mfu_ratio'])}, HFU {_ratio(v['hfu_ratio'])}, "
             f"share of the bound {_ratio(v['share_of_bound'])}"
         )
     if "reported" in views:
         v = views["reported"]
         name = v["convention"]
         said = f"unknown: {name['unknown']}" if isinstance(name, Mapping) else name
-        lines.append(f"  reported {format_flop(v['flop_per_token'])} per token: convention {said}")
-        lines += [f"    {n['difference_ratio']:+7.2%} {n['convention']}: {n['means']}" for n in v["nearest"][:3]]
+        lines += wrapped(f"reported {format_flop(v['flop_per_token'])} per token: convention {said}")
+        for n in v["nearest"][:3]:
+            lines += wrapped(f"{n['difference_ratio']:+7.2%} {n['convention']}: {n['means']}", "    ")
     return ["", *lines] if lines else []
 
 
@@ -150,12 +175,10 @@ def _ratio(value: Any) -> str:
 
 
 def _closing(document: Mapping[str, Any]) -> list[str]:
-    lines = ["", "  taken for granted:"]
-    lines += [f"  - {text}" for text in document["assumed"]]
-    lines += [f"  - {d['key']} = {d['value']}: default of the class ({d['source']})" for d in document["defaults"]]
-    missing = document["receipt"].get("without_ceiling", [])
-    lines += [f"  - not bounded: {u['unknown']}" for u in missing]
-    return lines if len(lines) > 2 else []
+    told = [*document["assumed"]]
+    told += [f"{d['key']} = {d['value']}: default of the class ({d['source']})" for d in document["defaults"]]
+    told += [f"not bounded: {u['unknown']}" for u in document["receipt"].get("without_ceiling", [])]
+    return ["", "  taken for granted:", *(line for text in told for line in wrapped(f"- {text}"))] if told else []
 
 
 def sweep_text(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
@@ -189,9 +212,13 @@ def model_text(document: Mapping[str, Any]) -> str:
     """Return the counts of a model for reading."""
     model = document["model"]
     lines = [
-        f"{model['name']}: {model['params']:,} parameters, {model['active_params']:,} of them active per token",
-        f"  {model['matmul_params_active']:,} matrix parameters multiply per token: "
-        f"{format_flop(2.0 * model['matmul_params_active'])} forward, attention apart",
+        *wrapped(
+            f"{model['name']}: {model['params']:,} parameters, {model['active_params']:,} of them active per token", ""
+        ),
+        *wrapped(
+            f"{model['matmul_params_active']:,} matrix parameters multiply per token: "
+            f"{format_flop(2.0 * model['matmul_params_active'])} forward, attention apart"
+        ),
     ]
     lines += [f"    {name:<28}{count:>22,}" for name, count in model["by_block"].items()]
-    return "\n".join([*lines, f"  {document['next']}"])
+    return "\n".join([*lines, *wrapped(document["next"])])

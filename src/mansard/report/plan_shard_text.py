@@ -38,7 +38,7 @@ def shard_text(document: Mapping[str, Any]) -> str:
         refused = _refused(document) if document["plans"]["listed"] else []
         return "\n".join([*lines, "", *wrapped(f"no plan: {best['unknown']}"), *refused])
     plan = document["candidates"][best["candidate"]]
-    lines += ["", *_winner(plan, train), "", *_parts(plan), "", *_rivals(document, train)]
+    lines += ["", *_winner(plan, train, job["objective"] == "cost"), "", *_parts(plan), "", *_rivals(document, train)]
     lines += ["", *_verdict(document), *_shifts(document), *_front(document, train), *_refused(document)]
     return "\n".join([*lines, *_to_know(document)])
 
@@ -77,7 +77,7 @@ def _how(c: Mapping[str, Any], train: bool) -> str:
     return ", ".join([*parts, c["precision"]])
 
 
-def _winner(c: Mapping[str, Any], train: bool) -> list[str]:
+def _winner(c: Mapping[str, Any], train: bool, by_cost: bool) -> list[str]:
     lines = wrapped(f"best: {c['layout']}; {_how(c, train)}")
     text = f"{'step' if train else 'token after'} {format_s(c['time_s'])}"
     if not train:
@@ -87,6 +87,10 @@ def _winner(c: Mapping[str, Any], train: bool) -> list[str]:
         text += f", MFU {format_ratio(c['mfu_ratio'])}"
     if known(c["cost"]):
         text += f", {c['cost']:.3g} USD a million tokens"
+    elif by_cost:
+        text += (
+            f", ? USD a million tokens: {c['cost']['unknown']}, so plans are ranked by device seconds (--usd-per-hour)"
+        )
     lines += wrapped(text, "    ")
     held = ", ".join(f"{_HELD[k]} {format_bytes(v)}" for k, v in c["memory"].items() if v >= 0.0005 * c["memory_bytes"])
     return [*lines, *wrapped(f"{format_bytes(c['memory_bytes'])} a device: {held}", "    ")]

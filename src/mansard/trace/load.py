@@ -31,7 +31,8 @@ def load_run(directory: Path) -> RunTrace:
     if not any(run.op.size or run.wait_start_ns.size for run in runs.values()):
         raise UndecidedError(
             f"Nothing to judge: the program imported {' and '.join(names)}, but ran no operation while it was recorded.",
-            hint="Run a program that computes something with PyTorch or JAX.",
+            hint="Run a program that computes something with PyTorch or JAX in its own process. Of a launcher the processes are not "
+            "recorded: put mansard behind it, `torchrun --no-python mansard run SCRIPT`.",
             code="nothing_ran",
         )
     chosen = max(runs, key=lambda name: int((runs[name].end_ns - runs[name].start_ns).sum()))

@@ -90,6 +90,11 @@ def build(reader: Reader, architecture: str, _family: str, outer: Reader | None 
     if reader.has("dim") and reader.has("n_heads"):
         return reference(reader, architecture, outer)
     strange = sorted(key for key in reader.values if key not in UNDERSTOOD and not silent(key))
+    if {"producer", "quantization"} <= set(strange) and not reader.has("hidden_size"):
+        raise reader.unsupported(
+            "this file tells how a checkpoint is quantised, not what the model is",
+            "give the config.json of the same checkpoint, or the folder that holds both",
+        )
     if strange:
         raise reader.unsupported(
             f"no model_type and no architectures, and {', '.join(strange[:5])} may mean other blocks",
