@@ -312,6 +312,13 @@ def test_recorded_flop_are_executed_ones(tmp_path: Path, capsys: pytest.CaptureF
     _, document = run(capsys, *words, "--flops", "80")
     (said,) = [f["text"] for f in document["findings"] if f["code"] == "recorded_flop_differ"]
     assert "3.00 times" in said
+    # More than 1.5 times, either way, is other work, as in diagnose: no utilisation of it. 180 FLOP may be without what was recomputed.
+    for given, known in (("80", False), ("161", True), ("180", True), ("359", True), ("361", False)):
+        code, document = run(capsys, *words, "--flops", given)
+        assert code == (0 if known else 3)
+        assert isinstance(document["mfu_ratio"], float) is known
+    code, document = run(capsys, *words, "--flops", "160", "--executed-flops", "240")
+    assert document["hfu_ratio"] == pytest.approx(0.48)
 
 
 def test_xla_json_with_counted_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,15 +12,13 @@ from dataclasses import dataclass, replace
 from mansard.core import Implausible, Unknown, is_known, share_of
 from mansard.core.units import format_flop
 from mansard.diagnose.records import Note
-from mansard.diagnose.utilisation import number_word
+from mansard.diagnose.utilisation import OTHER_WORK, number_word
 
 _NOT_RECORDED = Unknown("the profile does not record them", ("a profile with record_shapes=True",))
 FORWARD, TRAIN = "forward", "train"
 #: FLOP of forward and backward over those of the forward pass alone.
 BACKWARD_FACTOR = 3.0
 _CLOSE = 0.10
-#: Recomputation executes at most 4/3 of the work of a step, and a full square twice its attention: more is other work.
-_OTHER_WORK = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +236,7 @@ def _against_record(flop: float, seen: Seen) -> list[Mismatch]:
     inside = seen.steps if isinstance(seen.steps, int) and seen.region else 1  # what is recorded is of the whole range
     least = seen.least_flop / max(1, inside)
     recorded = seen.recorded_flop / max(1, inside)
-    if least > _OTHER_WORK * flop and not (is_known(recorded) and explained_by(recorded / flop, seen)):
+    if least > OTHER_WORK * flop and not (is_known(recorded) and explained_by(recorded / flop, seen)):
         ratio = least / flop
         text = (
             f"operators whose FLOP are recorded did {format_flop(least)} in a step, {ratio:.1f} times what was given "
@@ -249,7 +247,7 @@ def _against_record(flop: float, seen: Seen) -> list[Mismatch]:
         return []
     ratio = recorded / flop
     words = explained_by(ratio, seen)
-    if not words and ratio * _OTHER_WORK < 1.0:
+    if not words and ratio * OTHER_WORK < 1.0:
         text = (
             f"all operators of a step together recorded {format_flop(recorded)}, and {1.0 / ratio:.1f} times as much was "
             f"given ({format_flop(flop)}): it is not the work of this step (batch, sequence length, model, or phase), or it counts "

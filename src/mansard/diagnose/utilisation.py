@@ -202,7 +202,10 @@ def region_use(
     time = _region_time(ranges, found, used, of_kernels=of_kernels)
     inside = _steps_inside(found, steps)
     recorded = counted(ranges.timeline, time.kernels[time.kernels < len(ranges.timeline.of(Kind.KERNEL))])
-    work, findings = _scoped(_or_recorded(work, recorded), inside, flop_of, recorded)
+    launches = ranges.launches
+    unlinked = bool(((launches.kind == int(Kind.KERNEL)) & ~launches.launched).any())
+    alone = not found.other_threads and not unlinked
+    work, findings = _scoped(_or_recorded(work, recorded), inside, flop_of, recorded, alone=alone)
     findings += _findings(ranges, found, time.cpu_span_s, len(used), time.union_s, time.wall_s)
     ratios = _ratios(work, time.wall_s, time.union_s, peak, len(used))
     return RegionUse(
@@ -271,6 +274,8 @@ def _or_recorded(work: Work, recorded: Counted | Unknown) -> Work:
     return replace(work, flop=flop, executed_flop=recorded.any_flop, source=source, recorded=True)
 
 
+#: Recomputation executes at most 4/3 of the work of a step, and a full square twice its attention: more is other work.
+OTHER_WORK = 1.5
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
 
@@ -284,7 +289,7 @@ def number_word(count: int) -> str:
 
 
 def _scoped(
-    work: Work, inside: int | Unknown, flop_of: str | None, recorded: Counted | Unknown
+    work: Work, inside: int | Unknown, flop_of: str | None, recorded: Counted | Unknown, *, alone: bool
 ) -> tuple[Work, list[Finding]]:
     """Return the work of the region, whose FLOP must be those of the steps in it; unclear scope makes them unknown.
 
@@ -293,6 +298,7 @@ def _scoped(
         inside: Steps that start in the region.
         flop_of: `region` or `step`: what the FLOP are said to count; None where it was not said.
         recorded: What the profile tells of its FLOP.
+        alone: Whether all work of that time is the region's: no other thread launched any.
     """
     findings: list[Finding] = []
     given = work.of or "FLOP whose scope is not stated, such as one forward"
@@ -313,15 +319,17 @@ def _scoped(
             work, flop=work.flop * inside, executed_flop=work.executed_flop * inside, tokens=work.tokens * inside
         )
     if is_known(work.flop) and isinstance(recorded, Counted) and is_known(recorded.any_flop) and not work.recorded:
-        findings += _against_record(work, recorded)
+        return _against_record(work, recorded, findings, alone=alone)
     return work, findings
 
 
-def _against_record(work: Work, recorded: Counted) -> list[Finding]:
-    """Say where the FLOP that were given cannot be those of the region, by what its operators recorded."""
+def _against_record(
+    work: Work, recorded: Counted, findings: Sequence[Finding], *, alone: bool
+) -> tuple[Work, list[Finding]]:
+    """Say where the FLOP that were given may not be those of the region, by what its operators recorded, and refuse what cannot be."""
     told = work.executed_flop if is_known(work.executed_flop) else work.flop
     if not is_known(told) or not is_known(recorded.any_flop) or recorded.any_flop <= 0:
-        return []
+        return work, [*findings]
     ratio = float(recorded.any_flop) / float(told)
     share = recorded.flop_coverage_ratio
     whole = share >= COVERED
@@ -331,8 +339,11 @@ def _against_record(work: Work, recorded: Counted) -> list[Finding]:
             f"{ratio:.2f} times what was given: FLOP and region may not be the same work (forward against forward and backward, "
             "one step against several, one device against all)"
         )
-        return [Finding(code="recorded_flop_differ", text=text)]
-    return []
+        if ratio > OTHER_WORK or (alone and ratio * OTHER_WORK < 1.0):
+            other = Unknown(text, ("--flops of this region", "--region", "--flops-of"))
+            work = replace(work, flop=other, executed_flop=other)
+        return work, [*findings, Finding(code="recorded_flop_differ", text=text)]
+    return work, [*findings]
 
 
 def _no_work_hint(found: Region) -> str:
