@@ -233,6 +233,7 @@ def test_the_fixture_passes_fails_and_never_passes_on_nothing(
     pytester.makepyfile(
         """
         import pytest
+        from mansard.core.errors import UsageError
 
         def doc(name, metric, *values, **environment):
             return {"schema": "samples/1", "environment": environment, "benchmarks": [{"name": name, "metric": metric, "runs": [list(values)]}]}
@@ -252,6 +253,9 @@ def test_the_fixture_passes_fails_and_never_passes_on_nothing(
             for bad in (float("nan"), 0.0, 50.0):
                 with pytest.raises(AssertionError):
                     mansard.assert_ratio(bad, of=100.0, at_least=0.6)
+            for none in (float("nan"), float("inf"), 0.0):
+                with pytest.raises(UsageError, match="expected a share"):
+                    mansard.assert_ratio(70.0, of=100.0, at_least=none)
 
         def test_regression(mansard):
             mansard.assert_no_regression("sort", samples=[1.0, 1.0, 1.01, 1.0, 0.99, 1.0, 1.0], baseline=OLD)

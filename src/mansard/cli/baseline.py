@@ -99,12 +99,19 @@ def import_(files: tuple[Path, ...], name: str | None, **options: Any) -> int:
     Read are nccl-tests, nvbandwidth, nvbench, google/benchmark, pyperf and pytest-benchmark, beside every document of mansard.
     """
     from mansard.core.document import dumps, header
+    from mansard.core.errors import UsageError
     from mansard.history.archive import is_archive, read_archive
     from mansard.history.fingerprint import labels_of
     from mansard.history.store import open_store, read_file
     from mansard.report.history_text import figures_text, stored_json
 
     if name:
+        for path in files:
+            if is_archive(read_file(path)):
+                raise UsageError(
+                    f"{path} is an archive, and --as {name!r} names another baseline than it holds",
+                    hint="leave --as out",
+                )
         return _offered(name, files, options)
     labels = labels_of(options["labels"])
     kept: list[dict[str, Any]] = []

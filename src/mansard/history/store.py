@@ -380,7 +380,8 @@ def read_file(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}", hint="check the path") from None
+        hint = f"name its files: {path}/*.json" if path.is_dir() else "check the path"
+        raise InputError(f"cannot read {path}: {error.strerror or error}", hint=hint) from None
 
 
 def all_figures(records: Sequence[Stored]) -> list[str]:

@@ -58,9 +58,12 @@ class Gate:
 
         Raises:
             AssertionError: it does not, or a figure is not finite and positive.
+            UsageError: `at_least` is no share: every comparison with NaN would pass.
 
         >>> Gate().assert_ratio(70.0, of=100.0, at_least=0.6)
         """
+        if not (math.isfinite(at_least) and at_least > 0):
+            raise UsageError(f"at_least is {at_least!r}, expected a share", hint="at_least=0.6")
         if not (math.isfinite(achieved) and math.isfinite(of) and achieved > 0 and of > 0):
             raise AssertionError(f"{achieved!r} of {of!r} is no share: both must be finite and positive")
         if achieved / of < at_least:
