@@ -130,7 +130,8 @@ def _difference(d: Mapping[str, Any]) -> str:
 
 def _levels(one: Mapping[str, Any]) -> list[tuple[int, int, float]]:
     """Return first index, end and value of each level: the geometric mean of its points without outliers."""
-    edges = [0, *(int(c["index"]) for c in one["changes"]), len(one["points"])]
+    late = one.get("late")  # last results that are no level yet belong to none
+    edges = [0, *(int(c["index"]) for c in one["changes"]), len(one["points"]) - (int(late["count"]) if late else 0)]
     out = []
     for low, high in itertools.pairwise(edges):
         held = [p["value"] for p in one["points"][low:high] if not p["outlier"]]
