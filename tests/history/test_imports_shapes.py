@@ -54,6 +54,28 @@ def test_many_wrong_results_are_printed_as_a_power_of_ten() -> None:
     assert not found["nccl 8 B float sum -1 in-place/time_s"].flaw
 
 
+def test_rccl_tests_tell_the_version_of_their_library() -> None:
+    # The form of ROCm 7, as its tests print it (figures of a parser's example in public).
+    found = figures("""\
+# Collective test starting: all_reduce_perf
+# nThread 1 nGpus 1 minBytes 1048576 maxBytes 1048576 step: 2(factor) warmup iters: 5 iters: 20
+#
+rccl-tests: Version develop:6405c76
+# Using devices
+#  Rank  0 Group  0 Pid 3252337 on node-a device  0 [0000:05:00] AMD Instinct MI350X
+#  Rank  1 Group  0 Pid 3252338 on node-a device  1 [0000:15:00] AMD Instinct MI350X
+RCCL version : 2.27.7-develop:29e1567
+HIP version  : 7.0.51831-a3e329ad8
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+     1048576        262144     float     sum      -1    76.26   13.75   13.75      0    76.43   13.72   13.72      0
+""")
+    m = found["all_reduce 1048576 B float sum -1 in-place/busbw_bytes_per_s"]
+    assert m.value == pytest.approx(13.72e9)
+    assert m.fingerprint.parts["runtime"] == {"nccl": "2.27.7-develop:29e1567"}
+    assert m.fingerprint.parts["device"] == {"name": "AMD Instinct MI350X"}
+
+
 def unnamed(factor: float, ranks: int, operation: str = "sum") -> str:
     """Return what an older version prints: no word of which collective it was."""
     lines = [f"#   Rank  {i} Pid 1 on host device  {i} [0x00] A100-SXM4-40GB" for i in range(ranks)]

@@ -34,7 +34,7 @@ _NCCL_NAME = re.compile(
     r"Collective test starting:\s*(\w+?)(?:_perf(?:_mpi)?)?\s*$|(?:^|[/\s])(\w+?)_perf(?:_mpi)?(?:\s|$)"
 )
 _NCCL_RANK = re.compile(r"#\s+Rank\s+(\d+).*?\bon\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s+(.+?)\s*$")
-_NCCL_VERSION = re.compile(r"\bnccl-library=(\d+)|NCCL version\s+(\S+)")
+_NCCL_VERSION = re.compile(r"\bnccl-library=(\d+)|\b[NR]CCL version\s*:?\s+(\S+)")
 _NCCL_ROW = re.compile(r"(?:^|[\s:>])(\d+)\s+(\d+)\s+((?:u?int|half|float|double|bfloat|f8|fp8)\w*)\s+(\S.*)$")
 _NCCL_BOUNDS = re.compile(r"#\s*Out of bounds values\s*:\s*(\d+)")
 _NCCL_METRICS = (("time_s", 1e-6), ("algbw_bytes_per_s", 1e9), ("busbw_bytes_per_s", 1e9))
