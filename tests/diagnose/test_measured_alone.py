@@ -18,6 +18,7 @@ from mansard.diagnose.measured_advice import diagnose_points
 from mansard.report.diagnose_document import answer_document
 from mansard.report.diagnose_text import answer_text
 from mansard.report.material import read
+from mansard.report.sections.blocks import Prose, Table
 
 US = 1e-6
 
@@ -260,7 +261,19 @@ def test_its_document_and_its_page(folder: Path) -> None:
     assert {"name": "add[torch]", "state": "waived", "reason": "no such device"} in document["unmeasured"]
     path = folder / "answer.json"
     path.write_text(json.dumps(document))
-    assert read([path]).headline == document["headline"]
+    page = read([path])
+    assert page.headline == document["headline"]
+    advice, points, costs, *_ = page.sections[0].blocks
+    assert isinstance(advice, Prose)
+    assert next(iter(advice.lines)).startswith("Saves at least ")
+    assert isinstance(points, Table)
+    assert isinstance(costs, Table)
+    assert points.total == 49
+    assert [str(getattr(c, "text", c)) for c in costs.rows[0]][:3] == [
+        "cublas (torch)",
+        "f32 square product",
+        "13.4 us",
+    ]
     with pytest.raises(UsageError, match="no diagnosis is made of that"):
         mansard.diagnose(path)
 

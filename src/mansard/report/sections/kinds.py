@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mansard.report.sections import history, others, plain, plans, searches, traces, trends, use
+from mansard.report.sections import history, measured, others, plain, plans, searches, traces, trends, use
 from mansard.report.sections.blocks import Section
 
 Builder = Callable[..., Section]
@@ -55,7 +55,7 @@ def _history(document: Mapping[str, Any]) -> str:
 KINDS: Mapping[str, Shown] = {
     "estimate/1": Shown(_estimate_section, _estimate),
     "estimate-sweep/1": Shown(plain.document, lambda d: f"A sweep of {len(d['rows'])} estimates, {d['phase']}."),
-    "diagnose_points/1": Shown(plain.document, lambda d: str(d["headline"])),
+    "diagnose_points/1": Shown(measured.section, lambda d: str(d["headline"])),
     "trace_ranks/1": Shown(others.ranks, lambda d: f"{len(d['ranks'])} ranks of one job."),
     "compare/1": Shown(history.comparison, _change), "check/1": Shown(history.comparison, _change),
     "baseline/1": Shown(history.baseline, _history), "baselines/1": Shown(history.baselines, _history),
