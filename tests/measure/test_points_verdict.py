@@ -68,6 +68,14 @@ def test_a_measured_ceiling_that_is_beaten_a_little_is_too_low():
     assert [f.code for f in found.findings] == ["ceiling_too_low"]
 
 
+def test_a_share_above_one_within_the_uncertainty_is_said_and_not_cut():
+    # 10 ms of least time in 10 / 1.3 ms, +-40 %: 130 % is within it, and two points of other rates must not both read 100 %
+    found = judged(point(0.01 / 1.3, half_ratio=0.4))
+    assert found.share == pytest.approx(1.3)
+    assert found.verdict is PointVerdict.NOISY
+    assert "130 % of the f32 matrix ceiling (measured), above it by less than the uncertainty" in found.reason
+
+
 def test_a_ceiling_that_is_beaten_by_much_makes_the_point_implausible():
     found = judged(point(0.01 / 1.3))
     assert found.verdict is PointVerdict.IMPLAUSIBLE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from mansard.core.errors import UsageError
 from mansard.measure.benchmarks.comparison import compare_implementations
 from mansard.measure.benchmarks.remat import BENCHMARKS, ParetoRow, dominates, pareto_table
 from mansard.measure.points.benchmark import Prepared, Where
-from mansard.measure.points.result import Finding, Point, Result, Samples, State
+from mansard.measure.points.result import Conditions, Finding, Point, Result, Samples, State
 
 REMAT = BENCHMARKS[0]
 SMALL = {
@@ -135,6 +136,25 @@ def test_a_clear_winner_is_named() -> None:
     assert [r.impl for r in found[0].rows] == ["b", "a"]
     assert found[0].rows[1].times_fastest == 2.0
     assert found[0].sentence() == "b is the fastest; a takes 2.00 times as long"
+
+
+def test_nobody_wins_while_others_use_the_processors() -> None:
+    def loaded(impl: str, times: list[float], foreign: float) -> Result:
+        return dataclasses.replace(result(impl, times), conditions=Conditions(foreign_ratio=foreign))
+
+    (found,) = compare_implementations([loaded("a", [1.0, 1.0], 0.01), loaded("b", [9.0, 9.0], 0.6)])
+    assert found.fastest is None
+    assert found.sentence() == (
+        "which is the fastest is not said: other programs used the processors, 1.0 % during a, 60 % during b"
+    )
+    (calm,) = compare_implementations([loaded("a", [1.0, 1.0], 0.01), loaded("b", [9.0, 9.0], 0.08)])
+    assert calm.fastest == "a"
+
+
+def test_what_was_timed_and_must_not_be_used_is_named() -> None:
+    wrong = result("jax", [1.0, 1.0], findings=(Finding(code="above_ceiling", text="too fast", fatal=True),))
+    (found,) = compare_implementations([wrong, result("torch", [2.0, 2.0])])
+    assert found.sentence() == "no other time than that of torch (jax: not to be used)"
 
 
 def test_overlapping_intervals_are_a_tie() -> None:

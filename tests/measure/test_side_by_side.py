@@ -115,6 +115,7 @@ def test_a_policy_is_not_beaten_by_a_tie_that_is_all_noise():
     (found,) = of_kind("pareto", [remat("dots", 40, 260, 3e6, 110.0), remat("nothing", 243, 245, 1e6, 140.0)])
     assert [r["dominated_by"] for r in found["rows"]] == [[], []]
     assert "never the better choice" not in found["sentence"]
+    assert "nothing needs 67% less memory (times not compared: dots noisy)" in found["sentence"]
     assert (
         shown([remat("dots", 40, 260, 3e6, 110.0), remat("nothing", 243, 245, 1e6, 140.0)]).count("noisy: not told")
         == 1

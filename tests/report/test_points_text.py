@@ -45,7 +45,7 @@ def test_points_fit_the_terminal_and_lose_nothing(width):
         "+-2.0 %",
         "> 100 %",
         "200 GFLOP/s",
-        "81 % DRAM in_place bandwidth",
+        "81 % of DRAM in_place bandwidth",
         "to its last",
         "transpose_a=true",
     ):

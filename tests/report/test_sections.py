@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from mansard.core import InputError
+from mansard.core.ceilings import Area, Ceiling, Ceilings, Resource
+from mansard.core.ceilings import Kind as Figure
 from mansard.core.document import dumps
 from mansard.report.document import to_document
 from mansard.report.html import MIXED_BYTES, render_page
@@ -194,8 +196,8 @@ def test_measured_stands_beside_derived_and_declared(mixed) -> None:
 def test_what_is_not_known_is_no_number(mixed) -> None:
     elements = [*mixed.all_reduces(), mixed.point("gemm", {"m": 2}, {}, seconds=1.0, state="waived", verdict=None)]
     table = of(points.sections(elements, None, key="p", name="d.json"), "theory").blocks[0].to_json()
-    assert {r[4] for r in table["rows"]} == {"?"}
-    assert {v[4] for v in table["values"]} == {None}
+    assert {r[5] for r in table["rows"]} == {"?"}
+    assert {v[5] for v in table["values"]} == {None}
     assert "waived, needs a device" in table["notes"][0]
     assert points.headline(elements) == "3 of 4 points were measured: 3 not judged; 1 failed or could not run here."
 
@@ -380,6 +382,54 @@ def test_profiles_of_one_job_are_compared_by_rank(mixed, tmp_path) -> None:
     assert [r[6] for r in rows] == ["0", "1"]
 
 
+def test_a_share_names_its_ceiling_its_least_time_and_what_was_measured_since(mixed) -> None:
+    """450 GFLOP/s was "100 %" of a ceiling of 345 that nobody named, and a page beside it had 475."""
+    (low, loaded, wrong, *_) = mixed.sweep_of_gemm()
+    for e, verdict in ((low, "low"), (loaded, "noisy"), (wrong, "implausible")):
+        e["verdict"] = verdict
+        e["metrics"] |= {
+            "median_s": 1e-3,
+            "ceiling_scope": "node",
+            "least_s": 1.3e-3,
+            "share_of_ceiling": 1.0,
+            "flop_per_s": 130e9,
+        }
+    low["metrics"] |= {"share_of_ceiling": 0.5, "least_s": 0.5e-3}
+    loaded["conditions"] = {"foreign_ratio": 0.4}
+    loaded["audit"]["findings"] = [{"code": "foreign_load", "text": "others"}]
+    loaded["metrics"] |= {"half_interval_ratio": 16.5, "ci95_low_s": 2e-4, "ci95_high_s": 33e-3}
+    wrong["metrics"]["share_of_ceiling"] = {"implausible": 1.3, "suspects": []}
+    wrong["audit"]["findings"] = [{"code": "above_ceiling", "text": "1.3 times", "fatal": True}]
+    matrix = Resource(area=Area.COMPUTE, dtype="f32", accumulate="f32", engine="matrix")
+    name = low["metadata"]["test_name"]
+    kept = [
+        Ceiling(resource=matrix, value=v, unit="FLOP/s", kind=Figure.MEASURED, scope="node", conditions=c)
+        for v, c in ((100e9, {"foreign_load_ratio": 0.57}), (150e9, {"size": name}))
+    ]
+    given = Ceilings(ceilings=tuple(kept))
+    table = of(points.sections([low, loaded, wrong], given, key="p", name="d.json"), "theory").blocks[1].to_json()
+    cells = [[c.replace("\u00a0", " ") for c in row] for row in table["rows"]]
+    assert [r[4:6] for r in cells] == [
+        ["500 us", "50 % of 100 GFLOP/s f32 matrix"],
+        ["1.30 ms", "130 % of 100 GFLOP/s f32 matrix"],  # a file from before has 1: 1.3 ms over 1 ms
+        ["1.30 ms", "130 %! of 100 GFLOP/s f32 matrix"],
+    ]
+    assert cells[1][2] == "200 us to 33.0 ms"
+    assert cells[1][7] == "others used 40 % of the processors: a lower bound"
+    notes = [n.replace("\u00a0", " ") for n in table["notes"]]
+    assert notes[0] == (
+        "f32 matrix, node: judged by 100 GFLOP/s, measured while other programs used 57 % of the processors; the ceilings given "
+        f"here have 150 GFLOP/s, set by a point {name}."
+    )
+    said = [line.replace("\u00a0", " ") for line in points.first([low, loaded, wrong])]
+    assert said[1].endswith(" with 130 GFLOP/s, 130 % of 100 GFLOP/s f32 matrix.")
+    assert said[1].startswith("Above its ceiling, so the point or the ceiling is wrong: ")
+    assert points.first([loaded])[0].replace("\u00a0", " ") == (
+        "Try first: measure again on an idle machine. 1 of 1 points are noisy (a 95 % interval wider than \u00b15.0 %); "
+        "other programs used 40 % of the processors."
+    )
+
+
 def test_points_of_long_names_have_a_bar_each_and_what_is_low_is_named(mixed, tmp_path) -> None:
     """Names that look the same when they are cut shared a bar, whose length was the sum of both."""
 
@@ -395,7 +445,7 @@ def test_points_of_long_names_have_a_bar_each_and_what_is_low_is_named(mixed, tm
     made = read([path])
     (bars,) = [b for s in made.sections for b in s.blocks if isinstance(b, Chart) and b.percent]
     assert len({x for s in bars.to_json()["series"] for x in s["x"]}) == 2
-    assert "Look first at what is low: " in made.first[0]
+    assert made.first[0].startswith("Try first: look at what is low: ")
     cut = Chart(
         label="",
         x_title="",

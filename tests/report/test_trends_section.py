@@ -12,7 +12,7 @@ from mansard.report.figures_charts import page_figures
 from mansard.report.html import render_page
 from mansard.report.material import read
 from mansard.report.sections.blocks import Chart, Table
-from mansard.report.sections.trends import headline, trend
+from mansard.report.sections.trends import first, headline, trend
 
 
 def series(name: str, values: list[float], **told: Any) -> dict[str, Any]:
@@ -50,9 +50,12 @@ def document() -> dict[str, Any]:
 def test_the_headline_says_what_changed_how_sure_and_what_with_it(document) -> None:
     text = headline(document).replace("\u00a0", " ")
     assert text.startswith(
-        "train/step_time_s is worse: +10 % (95 % in +8 % to +12 %) since 2026-01-05 08:00; there changed driver 580 -> 590."
+        "train/step_time_s: 100 ms to 110 ms, worse: +10 % (95 % in +8 % to +12 %) since 2026-01-05 08:00; "
+        "driver 580 -> 590 at the same result (not proof)."
     )
-    assert text.endswith("1 of 4 figures changed, 1 drifting, 1 steady, 1 with too few results to tell.")
+    assert text.endswith(
+        "Also worse: slope/step_time_s drifts +5 %. Steady: calm/step_time_s. Too few results to tell: 1."
+    )
     document["series"] = document["series"][:2]
     assert headline(document) == "No level changed: 1 steady, 1 with too few results to tell."
     document["series"] = []
@@ -62,10 +65,11 @@ def test_the_headline_says_what_changed_how_sure_and_what_with_it(document) -> N
 def test_a_worse_change_goes_before_a_larger_better_one(document) -> None:
     faster = series("fast/step_time_s", [0.1] * 4 + [0.05] * 4, model="steps", changes=[change(4, 0.5)])
     document["series"].insert(0, faster)
-    assert headline(document).startswith("train/step_time_s is worse")
+    assert headline(document).startswith("train/step_time_s: 100 ms to 110 ms, worse")
+    assert "Better: fast/step_time_s -50" in headline(document)
     document["series"] = [faster]
     text = headline(document).replace("\u00a0", " ")
-    assert "is better: -50 %" in text
+    assert "fast/step_time_s: 100 ms to 50.0 ms, better: -50 %" in text
     assert "nothing that the documents tell of the environment changed there" in text
 
 
@@ -91,9 +95,26 @@ def test_the_table_has_every_figure(document) -> None:
     (table,) = [b for b in trend(document, key="f", name="t.json").blocks if isinstance(b, Table)]
     rows = [[getattr(c, "text", c).replace("\u00a0", " ") for c in r] for r in table.rows]
     assert [r[1] for r in rows] == ["worse", "worse", "steady", "not known"]
-    assert rows[0][2:7] == ["+10 %", "+8 % to +12 %", "2026-01-05 08:00", "result 4 to 6", "driver 580 -> 590"]
-    assert rows[2][-1] == "a change of 3 % half way would show"
-    assert rows[3][-1] == "3 points (needs at least 6)"
+    assert rows[0][2:5] == ["100 ms to 110 ms", "+10 %", "+8 % to +12 %"]
+    assert rows[0][5:8] == ["2026-01-05 08:00", "result 4 to 6", "driver 580 -> 590"]
+    # The drift of 5 % around the geometric mean of 100 to 105 ms, which is 102.5 ms: 102.5 / 1.05^0.5 = 100, times 1.05^0.5 = 105.
+    assert rows[1][2] == "100 ms to 105 ms"
+    assert rows[2][2] == "200 ms"
+    assert rows[2][7] == "3 % half way would show"
+    assert rows[3][7] == "3 points (needs at least 6)"
+
+
+def test_what_to_do_first_names_the_sides_and_the_axis_the_dates(document) -> None:
+    text = first(document)
+    assert (
+        text[0]
+        == "Try first: run two sides that differ in driver 580 -> 590 alone in turn on one machine, and let mansard compare judge them."
+    )
+    charts = [b.to_json() for b in trend(document, key="f", name="t.json").blocks if isinstance(b, Chart)]
+    assert charts[0]["x_names"][0] == [1.0, "2026-01-01"]
+    assert charts[0]["x_names"][-1] == [8.0, "2026-01-08"]
+    document["series"] = document["series"][:2]
+    assert first(document) == []
 
 
 def test_the_page_and_the_figures(document, tmp_path) -> None:
@@ -104,7 +125,7 @@ def test_the_page_and_the_figures(document, tmp_path) -> None:
     made = read([path])
     text = render_page(made)
     assert (
-        "<h1>train/step_time_s (abcdef01) is worse: +10" in text
+        "<h1>train/step_time_s (abcdef01): 100 ms to 110 ms, worse: +10" in text
     )  # another device is another series, and is told apart
     assert "A trend document." not in text
     written = page_figures(made, tmp_path / "figures", ("svg",))

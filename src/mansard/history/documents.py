@@ -240,7 +240,10 @@ def _point(element: Mapping[str, Any]) -> list[Measurement]:
     median = finite(metrics.get("median_s"))
     for metric in ("bytes_per_s", "flop_per_s", "busbw_bytes_per_s", "algbw_bytes_per_s", "share_of_ceiling"):
         rate = finite(metrics.get(metric))
-        if rate is not None and rate > 0 and median:
+        if metric == "share_of_ceiling" and rate is not None and rate > 1.05 and not flaw:
+            why = f"{rate:.3g} of its ceiling: what lies above it is no measure"
+            found.append(Measurement(metric=metric, absent=why, primary=False, **common))
+        elif rate is not None and rate > 0 and median:
             scaled = tuple(tuple(rate * median / t for t in g) for g in groups)
             found.append(Measurement(metric=metric, groups=scaled, primary=False, flaw=flaw, **common))
         elif _implausible(metrics.get(metric)):

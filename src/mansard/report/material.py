@@ -12,9 +12,10 @@ from mansard.core.document import damage_named, parse_json, to_jsonable
 from mansard.core.errors import InputError, MansardError
 from mansard.diagnose.profile import Question, diagnose_profile
 from mansard.diagnose.records import Diagnosis
+from mansard.measure.points.conclusions import in_words
 from mansard.report.document import SCHEMAS, from_document
 from mansard.report.ranks_document import ranks_document
-from mansard.report.sections import kinds, machine, others, points, profile
+from mansard.report.sections import kinds, machine, others, points, profile, trends
 from mansard.report.sections import timeline as pictures
 from mansard.report.sections.blocks import Prose, Section
 from mansard.report.sections.timeline import TimelineBlock
@@ -164,10 +165,10 @@ class _Reader:
                 self.files.append((name, "ceilings", f"{len(found.ceilings)} ceilings"))
             else:
                 self._other(document, name)
-        environment = document.get("environment")
+        environment = _environment_of(document, name)
         if len(self.diagnoses) == 1 and schema in SCHEMAS:
             return  # the receipt of the run that heads the page has it
-        self.environments.append((name, str(schema), environment if isinstance(environment, Mapping) else {}))
+        self.environments.append((name, str(schema), environment))
 
     def _other(self, document: Mapping[str, Any], name: str) -> None:
         """Read a document of a kind that has sections of its own, or say why no page shows it."""
@@ -179,6 +180,7 @@ class _Reader:
         section, headline = how.build(document, key=self.key, name=name), how.headline(document)
         self.sections.append(section)
         self.headlines.append(headline)
+        self.first += trends.first(document) if schema == "trend/1" else []
         self.files.append((name, str(schema).partition("/")[0].replace("_", " "), headline))
 
     def run(self, diagnosis: Diagnosis, timeline: TimelineBlock | None, name: str) -> None:
@@ -234,6 +236,18 @@ class _Reader:
         title = head.program if head is not None else ", ".join(n for n, *_ in self.files[:3])
         return Page(diagnoses=tuple(self.diagnoses), sections=tuple(out), headline=" ".join(self.headlines), title=title, first=tuple(self.first),
                     mixed=len(self.files) > 1 or self.profiles > 0)  # fmt: skip
+
+
+def _environment_of(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return the environment of a document, what its points say together as sentences: their figures are in the curves."""
+    found = document.get("environment")
+    if not isinstance(found, Mapping):
+        return {}
+    together = found.get("conclusions")
+    if not isinstance(together, list):
+        return found
+    with damage_named(f"{name} has a damaged conclusion", hint="measure again"):
+        return {**found, "conclusions": [in_words(c) for c in together]}
 
 
 def content_of(path: Path, stdin: str | None) -> dict[str, Any] | list[Any] | None:

@@ -18,7 +18,7 @@ from mansard.core.document import to_jsonable
 from mansard.core.units import format_bytes_per_s, format_flop_per_s, format_ratio, format_s
 from mansard.measure.points.conclusions import conclusions, in_words
 from mansard.report.side_by_side_table import plus_minus, tables
-from mansard.report.text import clean
+from mansard.report.text import ceiling_value, clean
 
 _STYLE = {"normal": "green", "low": "yellow", "implausible": "bold red", "noisy": "magenta"}
 
@@ -47,20 +47,44 @@ def rate_text(metrics: Mapping[str, Any]) -> str:
     return ""
 
 
-def share_text(metrics: Mapping[str, Any]) -> str:
-    """Return the share with its ceiling; `?` where it is not known, `!` behind one that cannot be true.
+def share_of(metrics: Mapping[str, Any]) -> float | None:
+    """Return least over median time; above 1 too, where a file from before wrote that as 1; None where it is not known.
 
-    >>> share_text({"share_of_ceiling": 0.81, "ceiling": "f32 matrix", "ceiling_kind": "measured"})
-    '81 % f32 matrix'
+    >>> share_of({"share_of_ceiling": 1.0, "least_s": 1.19e-3, "median_s": 1e-3}), share_of({"share_of_ceiling": 0.5})
+    (1.19, 0.5)
     """
-    share, of = metrics.get("share_of_ceiling"), metrics.get("ceiling", "")
+    share = metrics.get("share_of_ceiling")
+    if isinstance(share, Mapping):
+        share = share.get("implausible")
+    if not isinstance(share, int | float):
+        return None
+    least, median = metrics.get("least_s"), metrics.get("median_s")
+    if share == 1.0 and isinstance(least, int | float) and isinstance(median, int | float) and 0.0 < median < least:
+        return float(f"{least / median:.6g}")
+    return float(share)
+
+
+def share_text(metrics: Mapping[str, Any]) -> str:
+    """Return the share with the ceiling and its value; `?` where it is not known, `!` behind one that cannot be true.
+
+    >>> share_text({"share_of_ceiling": 0.81, "ceiling": "f32 matrix", "ceiling_value": 345e9, "ceiling_unit": "FLOP/s"})
+    '81 % of 345 GFLOP/s f32 matrix'
+    >>> share_text({"share_of_ceiling": 0.28, "ceiling": "jax fixed cost", "ceiling_value": 3.6e-6, "ceiling_unit": "s", "least_s": 5.7e-6})
+    '28 %, least 5.70 us, most of it jax fixed cost'
+    """
+    share, of = share_of(metrics), str(metrics.get("ceiling", ""))
+    if share is None:
+        return "?"
+    value, unit, least = metrics.get("ceiling_value"), metrics.get("ceiling_unit"), metrics.get("least_s")
     kind = metrics.get("ceiling_kind", "measured")
-    name = f" {of}" + ("" if kind == "measured" else f" ({kind})")
-    if isinstance(share, int | float):
-        return format_ratio(float(share)) + name
-    if isinstance(share, Mapping) and "implausible" in share:
-        return f"{format_ratio(float(share['implausible']))}!{name}"
-    return "?"
+    text = format_ratio(share) + ("!" if isinstance(metrics["share_of_ceiling"], Mapping) else "")
+    if unit == "s" and isinstance(least, int | float):
+        text += f", least {format_s(float(least))}, most of it {of}"
+    elif isinstance(value, int | float) and isinstance(unit, str) and unit != "s":
+        text += f" of {ceiling_value(float(value), unit)} {of.removesuffix(' bandwidth') if unit == 'B/s' else of}"
+    else:
+        text += f" of {of}" if of else ""
+    return text + ("" if kind == "measured" else f" ({kind})")
 
 
 def short_names(names: Sequence[str]) -> list[str]:

@@ -57,6 +57,8 @@ def _comparison(c: Mapping[str, Any]) -> Table:
             continue
         with_it = ", ".join(row["tied_with"])
         remark = f"tied with {with_it}" if with_it else "fastest" if row["impl"] == c["fastest"] else ""
+        if not with_it and c.get("disturbed"):
+            remark = str(c["disturbed"]) if row is c["rows"][0] else "not comparable"
         table.add_row(name, format_s(row["time_s"]), _spread(row), f"{row['times_fastest']:.2f}x", Text(clean(remark)))
     return table
 

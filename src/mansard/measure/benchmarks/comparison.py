@@ -8,6 +8,8 @@ from typing import Any
 
 from mansard.core.errors import UsageError
 from mansard.core.stats import median_interval
+from mansard.core.units import format_ratio
+from mansard.measure.points.conditions import BUSY_RATIO
 from mansard.measure.points.result import PointVerdict, Result, State
 
 _TIMING = ("impl", "warmup_tries", "num_runs", "min_duration_s", "max_duration_s")
@@ -42,8 +44,9 @@ class Comparison:
         benchmark: Its name.
         params: What all of them did.
         rows: Timed ones by time, then the others.
-        fastest: The fastest; None where it is tied with another or nothing was timed.
+        fastest: The fastest; None where it is tied with another, was disturbed, or nothing was timed.
         tied: Those that nobody was clearly faster than; one name where there is a winner.
+        disturbed: Why times that differ name no winner: other programs used the processors meanwhile; empty where they did not.
     """
 
     benchmark: str
@@ -51,16 +54,20 @@ class Comparison:
     rows: tuple[ComparisonRow, ...]
     fastest: str | None
     tied: tuple[str, ...]
+    disturbed: str = ""
 
     def sentence(self) -> str:
         """Return the outcome in one sentence."""
         if not self.tied:
             return f"no implementation of {self.benchmark} was timed"
-        if self.fastest is None:
+        if len(self.tied) > 1:
             return f"{', '.join(self.tied)} are tied: their intervals overlap"
-        others = [r for r in self.rows if r.times_fastest is not None and r.impl != self.fastest]
+        others = [r for r in self.rows if r.times_fastest is not None and r.impl != self.tied[0]]
         if not others:
-            return f"{self.fastest} alone was timed"
+            rest = "; ".join(f"{r.impl}: {r.remark.partition(': ')[0]}" for r in self.rows if r.time_s is None)
+            return f"no other time than that of {self.tied[0]}" + (f" ({rest})" if rest else "")
+        if self.disturbed:
+            return f"which is the fastest is not said: {self.disturbed}"
         return f"{self.fastest} is the fastest; {others[0].impl} takes {others[0].times_fastest:.2f} times as long"
 
 
@@ -102,15 +109,30 @@ def _compared(results: Sequence[Result]) -> Comparison:
         for a in timed
     )
     tied = (rows[0].impl, *rows[0].tied_with) if rows else ()
+    disturbed = _disturbed([r for r in results if _timed(r) is not None])
     others = tuple(ComparisonRow(impl=r.point.impl, remark=_remark(r)) for r in results if _timed(r) is None)
     params = {k: v for k, v in results[0].point.params.items() if k not in _TIMING}
     return Comparison(
         benchmark=benchmark,
         params=params,
         rows=rows + others,
-        fastest=tied[0] if len(tied) == 1 else None,
+        fastest=tied[0] if len(tied) == 1 and not disturbed else None,
         tied=tied,
+        disturbed=disturbed,
     )
+
+
+def _disturbed(results: Sequence[Result]) -> str:
+    """Return what other programs used while each was timed, where it is more than a quiet machine has at any of them."""
+    loads = {
+        r.point.impl: float(r.conditions.foreign_ratio)
+        for r in results
+        if r.conditions is not None and r.conditions.foreign_ratio is not None
+    }
+    if len(loads) < 2 or max(loads.values()) <= BUSY_RATIO:
+        return ""
+    told = ", ".join(f"{format_ratio(load)} during {impl}" for impl, load in loads.items())
+    return f"other programs used the processors, {told}"
 
 
 def overlap(a: ComparisonRow, b: ComparisonRow) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from mansard.core.document import header, to_jsonable
 from mansard.core.errors import InputError, UsageError
-from mansard.measure.points.result import Finding, Point, PointVerdict, Result, Samples, State
+from mansard.measure.points.result import Conditions, Finding, Point, PointVerdict, Result, Samples, State
 from mansard.measure.points.runner import key_of
 from mansard.measure.store import write_text
 
@@ -108,6 +108,7 @@ def result_of_element(element: Mapping[str, Any]) -> Result:
         state=State(element["state"]),
         reason=element.get("reason", ""),
         samples=Samples(seconds=seconds, **{k: kept[k] for k in known if k in kept}) if seconds else None,
+        conditions=Conditions(foreign_ratio=(element.get("conditions") or {}).get("foreign_ratio")),
         metrics=dict(element["metrics"]),
         audit=dict(audit),
         findings=tuple(

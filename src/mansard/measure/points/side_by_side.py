@@ -23,7 +23,7 @@ def comparisons(results: Sequence[Result]) -> Iterator[dict[str, Any]]:
             yield {
                 "kind": "comparison", "benchmark": found.benchmark, "impl": ",".join(r.impl for r in found.rows),
                 "test_name": _shape_name(found, once), "params": dict(found.params), "fastest": found.fastest,
-                "tied": list(found.tied), "sentence": found.sentence(), "rows": to_jsonable(list(found.rows)),
+                "tied": list(found.tied), "disturbed": found.disturbed, "sentence": found.sentence(), "rows": to_jsonable(list(found.rows)),
             }  # fmt: skip
 
 
@@ -60,7 +60,9 @@ def pareto_sentence(rows: Sequence[ParetoRow]) -> str:
     text = f"{quick.policy} takes {format_s(quick.time_s)} and {format_binary_bytes(quick.peak_memory_bytes)}"
     if small.policy != quick.policy:
         less, more = 1.0 - small.peak_memory_bytes / quick.peak_memory_bytes, small.time_s / quick.time_s
-        text += f"; {small.policy} needs {less:.0%} less memory for {more:.2f}x the time"
+        text += f"; {small.policy} needs {less:.0%} less memory "
+        wide = [r.policy for r in (quick, small) if r.noisy]
+        text += f"for {more:.2f}x the time" if not wide else f"(times not compared: {', '.join(wide)} noisy)"
     worse = [r.policy for r in rows if r.dominated_by]
     return text + (f"; never the better choice: {', '.join(worse)}" if worse else "")
 

@@ -97,6 +97,8 @@ def judge_point(e: Evidence, findings: Sequence[Finding]) -> Judged:
         limiting = least.limiting
         slack = limiting.ceiling.uncertainty_ratio if limiting else 0.0
         share, least_s = share_of(least.floor_s, e.time_s, uncertainty_ratio=slack + half_ratio(e)), least.floor_s
+        if not isinstance(share, Implausible):
+            share = least.floor_s / e.time_s  # above 1 within the uncertainty: said, never cut to a round 100 %
         if least.no_peak is not None and not isinstance(share, Implausible):
             # Only what the rest of the work forbids can be said: what is missing could make the least time longer.
             share, limiting, least_s = least.no_peak, None, None
@@ -250,6 +252,8 @@ def _graded(found: Judged, e: Evidence, findings: Sequence[Finding], share: floa
         return dataclasses.replace(found, reason=text)
     assert found.ceiling is not None
     text = _of_ceiling(share, found.ceiling)
+    if share >= 1.005:
+        text += ", above it by less than the uncertainty of the two"
     factors = shortfall(found, e, share)
     found = dataclasses.replace(found, factors=factors)
     if noise > NOISY_RATIO:

@@ -139,7 +139,7 @@ var mansardSections = (function () {
       layout.yaxis.tickfont.size = 11;
       layout.yaxis.categoryarray = order(chart).map(safe);
       layout.yaxis.tickvals = order(chart).map(safe);
-      layout.yaxis.ticktext = order(chart).map(function (t) { var most = small ? 18 : 42; return safe(t.length > most ? t.slice(0, most - Math.floor(most / 2) - 1) + "\u2026" + t.slice(-Math.floor(most / 2)) : t); });
+      layout.yaxis.ticktext = order(chart).map(function (t) { var most = small ? 18 : 48; return safe(t.length > most ? t.slice(0, most - Math.floor(most / 2) - 1) + "\u2026" + t.slice(-Math.floor(most / 2)) : t); });
       layout.margin.t = small ? 84 : 66; layout.margin.b = 44;
       layout.legend.y = 1 + 20 / Math.max(40, host.clientHeight - layout.margin.t - 44); layout.legend.yanchor = "bottom"; layout.legend.traceorder = "normal";
       if (!chart.percent && chart.series[0].mode !== "bars") { layout.xaxis.tickformat = "~g"; } else if (!chart.percent) { layout.xaxis.tickformat = "~s"; layout.xaxis.nticks = small ? 4 : 8; } else { layout.xaxis.tickformat = ".0%"; layout.xaxis.range = [0, Math.min(1.6, Math.max(1.08, extent(chart, "y")[1] * 1.04))]; }
@@ -148,6 +148,11 @@ var mansardSections = (function () {
       if (chart.y_log) { var ye = extent(chart, "y"); chart.levels.forEach(function (l) { if (l[0] < ye[1] * 30) { ye[1] = Math.max(ye[1], l[0]); } }); yr = layout.yaxis.range = logRange(ye[0], ye[1], .15); ticks(layout.yaxis); }
     }
     if (chart.percent && !chart.sideways) { yr = layout.yaxis.range = [0, Math.max(1.08, extent(chart, "y")[1] * 1.08)]; layout.yaxis.tickformat = ".0%"; }
+    if (chart.x_names.length) {
+      var named = small ? chart.x_names.filter(function (n, i) { return i % 3 === 0; }) : chart.x_names;
+      layout.xaxis.tickmode = "array"; layout.xaxis.tickvals = named.map(function (n) { return n[0]; });
+      layout.xaxis.ticktext = named.map(function (n) { return n[0] + "<br>" + safe(n[1]); });
+    }
     references(chart, layout, yr);
     Plotly.react(host, traces(chart), layout, CONFIG);
   }

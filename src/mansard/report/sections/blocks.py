@@ -125,6 +125,7 @@ class Chart:
         series: What is drawn.
         x_log, y_log: Whether an axis is logarithmic.
         uprights: Vertical lines with a name each, such as the capacity of a cache.
+        x_names: Places on the x axis that are named with a text below their number; empty leaves the ticks to the page.
         levels: Horizontal lines with a name each, such as a ceiling.
         bands: Upright bands from one x to another that are shaded in a colour of `Series.colour`, such as an interval of a place.
         notes: Sentences below it.
@@ -140,6 +141,7 @@ class Chart:
     x_log: bool = False
     y_log: bool = False
     uprights: Sequence[tuple[float, str]] = ()
+    x_names: Sequence[tuple[float, str]] = ()
     levels: Sequence[tuple[float, str]] = ()
     bands: Sequence[tuple[float, float, str]] = ()
     notes: Sequence[str] = ()
@@ -162,7 +164,7 @@ class Chart:
         return {
             "kind": "chart", "label": said(self.label), "x": self.x_title, "y": self.y_title, "series": kept,
             "x_log": self.x_log, "y_log": self.y_log, "uprights": [[_six(v), said(t, _NAME)] for v, t in self.uprights],
-            "levels": [[_six(v), said(t, _NAME)] for v, t in self.levels],
+            "levels": [[_six(v), said(t, _NAME)] for v, t in self.levels], "x_names": [[_six(v), said(t, _NAME)] for v, t in self.x_names],
             "bands": [[_six(a), _six(b), c] for a, b, c in self.bands], "notes": [said(n) for n in [*self.notes, *more]],
             "sideways": self.sideways, "percent": self.percent, "stacked": self.stacked,
         }  # fmt: skip

@@ -60,8 +60,8 @@ def _rooflines(ceilings: Ceilings, key: str, name: str) -> list[Section]:
         dtypes = dict.fromkeys(str(c.resource.dtype) for c in roofs)
         charts = [_chart(d, scope, [c for c in roofs if str(c.resource.dtype) == d], memory) for d in dtypes]
         note = Prose(lines=[_NOTE])
-        small = f"{name}: scope {scope}; solid measured, dashed derived, dotted declared"
-        title = "Roofline of the machine, by dtype"
+        small = f"{name}: solid measured, dashed derived, dotted declared"
+        title = f"Roofline of the machine, scope {scope}, by dtype"
         out.append(
             Section(
                 key=f"{key}-roofline-{scope}", title=title, small=small, blocks=(*charts[:12], note), folded=bool(out)

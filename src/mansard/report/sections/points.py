@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mansard.core.ceilings import Ceilings, MemoryLevel
+from mansard.core.ceilings import Ceilings, Kind, MemoryLevel
 from mansard.core.units import (
     format_binary_bytes,
     format_bytes,
@@ -15,9 +15,12 @@ from mansard.core.units import (
     format_s,
 )
 from mansard.measure.points.conclusions import WORST_OF_LAW, conclusions, in_words
-from mansard.report.points_text import rate_text, share_text, short_names
+from mansard.measure.points.result import NOISY_RATIO
+from mansard.measure.points.verdict import NORMAL_SHARE, QUIET_RATIO
+from mansard.report.points_text import rate_text, share_of, share_text, short_names
 from mansard.report.sections.blocks import Cell, Chart, Prose, Section, Series, Table, number, reason_of, words
 from mansard.report.sections.fits import fitted
+from mansard.report.text import ceiling_value
 
 Element = Mapping[str, Any]
 #: Most bars of the chart of shares.
@@ -37,9 +40,9 @@ def sections(elements: Sequence[Element], ceilings: Ceilings | None, *, key: str
     sound = [e for e in done if e.get("verdict") != "implausible"]
     levels = ceilings.levels if ceilings is not None else ()
     out = [
-        _theory(done, elements, levels, key, name),
+        _theory(done, elements, ceilings, key, name),
         _bandwidth(sound, levels, key, name),
-        _sizes(sound, levels, key, name),
+        _sizes(done, levels, key, name),
         _collectives(sound, ceilings, key, name),
     ]
     return [s for s in out if s is not None]
@@ -65,16 +68,41 @@ def headline(elements: Sequence[Element]) -> str:
 
 
 def first(elements: Sequence[Element]) -> list[str]:
-    """Return what to look at first: what cannot be true, what is low, and whether the figures are to be trusted at all."""
+    """Return what to do first: repeat what is mostly noise, then what is low, above its ceiling, or cannot be true."""
     done = [e for e in elements if e["state"] == "done"]
     names = _bar_names(short_names([e["metadata"]["test_name"] for e in done]))
+    of = {
+        v: [(n, e) for n, e in zip(names, done, strict=True) if e.get("verdict") == v]
+        for v in ("noisy", "low", "implausible")
+    }
     out = []
-    for verdict, text in (("low", "Look first at what is low"), ("implausible", "Cannot be true")):
-        found = [n for n, e in zip(names, done, strict=True) if e.get("verdict") == verdict]
-        out += [f"{text}: {words(found, 3)}."] if found else []
-    if 2 * sum(e.get("verdict") == "noisy" for e in done) > len(done):
-        out.append("How sure: most points are noisy. Measure again on an idle machine before they are quoted.")
+    if 2 * len(of["noisy"]) > len(done):
+        loads = [
+            x for _, e in of["noisy"] if (x := number((e.get("conditions") or {}).get("foreign_ratio"))) is not None
+        ]
+        span = dict.fromkeys(map(format_ratio, (min(loads), max(loads)))) if loads and max(loads) > QUIET_RATIO else ()
+        used = f"; other programs used {' to '.join(span)} of the processors" if span else ""
+        wide = f"a 95\u00a0% interval wider than \u00b1{format_ratio(NOISY_RATIO)}"
+        out.append(
+            f"Try first: measure again on an idle machine. {len(of['noisy'])} of {len(done)} points are noisy ({wide}){used}."
+        )
+    if of["low"]:
+        found = [f"{n} ({share_text(e['metrics'])})" for n, e in of["low"]]
+        out.append(f"{'Then look' if out else 'Try first: look'} at what is low: {words(found, 3)}.")
+    above = [(n, e) for n, e in of["implausible"] if _is_above(e)]
+    if above:
+        found = [f"{n} with {rate_text(e['metrics'])}, {share_text(e['metrics']).replace('!', '')}" for n, e in above]
+        out.append(f"Above its ceiling, so the point or the ceiling is wrong: {words(found, 3)}.")
+    if wrong := [n for n, e in of["implausible"] if not _is_above(e)]:
+        out.append(f"Cannot be true: {words(wrong, 3)}; the table says why.")
     return out
+
+
+def _is_above(element: Element) -> bool:
+    """Return whether the one thing that is wrong with a point is that it lies above its ceiling."""
+    fatal = {f["code"] for f in (element.get("audit") or {}).get("findings") or () if f.get("fatal")}
+    share = element["metrics"].get("share_of_ceiling")
+    return isinstance(share, Mapping) and "implausible" in share and fatal <= {"above_ceiling"}
 
 
 def _bar_names(titles: Sequence[str]) -> list[str]:
@@ -98,20 +126,33 @@ def brief(title: str, room: int = _BAR_NAME) -> str:
     >>> brief("gemm[jax] m=1 k=2"), brief("gemm_generalized[jax] m=2048 k=2048 n=2000 in_dtype=f32")
     ('gemm[jax] m=1 k=2', 'gemm_generalized[jax] 2048 2048 2000 f32')
     """
-    return title if len(title) <= room else " ".join(w.partition("=")[2] or w for w in title.split(" "))
+    if len(title) <= room:
+        return title
+    head, *rest = title.split(" ")
+    return " ".join([head, *map(_value_of, rest)])
+
+
+def _value_of(word: str) -> str:
+    """Return the value of a parameter, bytes with their unit.
+
+    >>> _value_of("m=2048"), _value_of("working_set_bytes=67108864"), _value_of("#2")
+    ('2048', '64 MiB', '#2')
+    """
+    name, _, value = word.partition("=")
+    return format_binary_bytes(float(value)) if name.endswith("_bytes") and value.isdigit() else value or word
 
 
 def _theory(
-    done: Sequence[Element], every: Sequence[Element], levels: Sequence[MemoryLevel], key: str, name: str
+    done: Sequence[Element], every: Sequence[Element], ceilings: Ceilings | None, key: str, name: str
 ) -> Section | None:
     names = short_names([e["metadata"]["test_name"] for e in done])
     rows, bars = [], []
     for e, title, bar in zip(done, names, _bar_names(names), strict=True):
         m = e["metrics"]
-        share, verdict = number(m.get("share_of_ceiling")), e.get("verdict") or "not judged"
+        share, verdict, least = share_of(m), e.get("verdict") or "not judged", number(m.get("least_s"))
         rows.append((
             title, Cell(format_s(float(m["median_s"])), float(m["median_s"])), _interval(m), _rate_cell(m),
-            Cell(share_text(m), share), verdict, e.get("verdict_reason") or reason_of(m.get("share_of_ceiling")),
+            Cell("?") if least is None else Cell(format_s(least), least), Cell(share_text(m), share), verdict, _why(e),
         ))  # fmt: skip
         if share is not None:
             bars.append((bar, share, verdict, f"{title}: {share_text(m)}"))
@@ -134,21 +175,91 @@ def _theory(
     lost = [e for e in every if e["state"] != "done"]
     notes = [f"{e['metadata']['test_name']}: {e['state']}, {e['reason']}" for e in lost[:20]]
     notes += [f"{len(lost) - 20} more failed or could not run here."] if len(lost) > 20 else []
+    notes = [*notes, *_other_values(done, ceilings), *_NOTES] if rows else notes
     blocks.append(
         Table(
-            label="Points", rows=rows, texts=frozenset({0, 5, 6}), filter_by=5, swatch=5, notes=notes, total=len(rows),
-            columns=("point", "median", "95 %", "rate", "of ceiling", "verdict", "why"),
+            label="Points", rows=rows, texts=frozenset({0, 6, 7}), filter_by=6, swatch=6, notes=notes, total=len(rows),
+            columns=("point", "median", "95 %", "rate", "least time", "of ceiling", "verdict", "why"),
         )
     )  # fmt: skip
-    together = [in_words(c) for c in conclusions(every, levels)]
+    together = [in_words(c) for c in conclusions(every, ceilings.levels if ceilings is not None else ())]
     if together:
         blocks.append(Prose(lines=[f"Together: {line}" for line in together]))
     return Section(key=f"{key}-theory", title="Measured over theory", small=f"{name}: {headline(every)}", blocks=blocks)
 
 
+#: What the columns and the verdicts mean.
+_NOTES = (
+    "Of ceiling: least time over median time, and the ceiling that decides the least time as it was known when the point ran; that of compute "
+    "and near caches is taken at the clock that was seen.",
+    "Least time: of the work that is executed, with the cost of a dispatch. Where the rate counts less than that, rate over ceiling is less than the share.",
+    f"Normal: a share of {format_ratio(NORMAL_SHARE)} or more. Low: less. Noisy: a 95\u00a0% interval of the median wider than "
+    f"\u00b1{format_ratio(NOISY_RATIO)}. Implausible: a wrong result, or above its ceiling by more than their uncertainty. Rates with "
+    "\u201cbus\u201d are of bytes over the busiest link of the algorithm.",
+)
+#: Half of an interval over its median up to which one figure says it; wider ones are never even, and a time is not below 0.
+_EVEN = 0.2
+
+
+def _other_values(done: Sequence[Element], ceilings: Ceilings | None) -> list[str]:
+    """Return where the ceilings given beside the points are higher than those that the points were judged by, and what set them."""
+    judged: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for e in done:
+        m = e["metrics"]
+        value = number(m.get("ceiling_value"))
+        if value and m.get("ceiling_kind") == "measured" and m.get("ceiling_unit") != "s" and m.get("ceiling_scope"):
+            judged.setdefault((str(m["ceiling"]), str(m["ceiling_scope"])), []).append(
+                (value, number(m.get("clock_factor")) or 1.0)
+            )
+    names = {e["metadata"]["test_name"] for e in done}
+    out = []
+    for (label, scope), values in judged.items():
+        alike = [
+            c
+            for c in (ceilings.ceilings if ceilings is not None else ())
+            if c.resource.label == label and c.scope == scope and c.kind is Kind.MEASURED
+        ]
+        best = max(alike, key=lambda c: c.value, default=None)
+        most, factor = max(values)
+        if best is None or best.value <= 1.05 * most:
+            continue
+        by = str(best.conditions.get("size"))
+        # Those that follow the clock were judged by at the clock that was seen.
+        own = [c for c in alike if min(abs(c.value / most - 1.0), abs(c.value * factor / most - 1.0)) < 1e-6]
+        load = max((number(c.conditions.get("foreign_load_ratio")) or 0.0 for c in own), default=0.0)
+        under = (
+            f", measured while other programs used {format_ratio(load)} of the processors" if load > QUIET_RATIO else ""
+        )
+        out.append(
+            f"{label}, {scope}: judged by {ceiling_value(most, best.unit)}{under}; the ceilings given here have "
+            f"{ceiling_value(best.value, best.unit)}" + (f", set by a point {by}" if by in names else "") + "."
+        )
+    return out
+
+
+def _why(element: Element) -> str:
+    """Return why a point has its verdict; of one that is noise under load the load alone, since the other columns have the rest."""
+    reason = str(element.get("verdict_reason") or reason_of(element["metrics"].get("share_of_ceiling")))
+    codes = {f["code"] for f in (element.get("audit") or {}).get("findings") or ()}
+    load = number((element.get("conditions") or {}).get("foreign_ratio"))
+    if (
+        element.get("verdict") == "noisy"
+        and "foreign_load" in codes
+        and load is not None
+        and "two regimes" not in reason
+    ):
+        return f"others used {format_ratio(load)} of the processors: a lower bound"
+    return reason
+
+
 def _interval(metrics: Mapping[str, Any]) -> Cell:
-    half = number(metrics.get("half_interval_ratio"))
-    return Cell("?") if half is None else Cell(f"\u00b1{format_ratio(half)}", half)
+    """Return the interval of the median: one figure where it is narrow, else both ends."""
+    half, low, high = (number(metrics.get(k)) for k in ("half_interval_ratio", "ci95_low_s", "ci95_high_s"))
+    if half is None:
+        return Cell("?")
+    if half > _EVEN and low is not None and high is not None:
+        return Cell(f"{format_s(low)} to {format_s(high)}", half)
+    return Cell(f"\u00b1{format_ratio(half)}" if half <= 1.0 else "> 100\u00a0%", half)
 
 
 def _rate_cell(metrics: Mapping[str, Any]) -> Cell:
@@ -255,7 +366,8 @@ def _sizes(elements: Sequence[Element], levels: Sequence[MemoryLevel], key: str,
     """Return achieved FLOP/s over N, with the curve of a fixed cost where the points follow one."""
     series, notes, used = [], [], []  # type: list[Series], list[str], list[Element]
     chosen = [e for e in elements if e["metrics"].get("headline") == "flop" and number(e["metrics"].get("flop_per_s"))]
-    sized = [e for e in chosen if _size_of(e) is not None]
+    wrong = [e for e in chosen if e.get("verdict") == "implausible"]
+    sized = [e for e in chosen if _size_of(e) is not None and e not in wrong]
     for title, members in _families(sized, "size", "m", "n", "k", "matrix_dim").items():
         points = []
         for e in members:
@@ -263,7 +375,7 @@ def _sizes(elements: Sequence[Element], levels: Sequence[MemoryLevel], key: str,
             assert n is not None
             rate = float(m["flop_per_s"])
             low, high = _ends(m, float(m["flop"]))
-            points.append((n, rate, low, high, f"{format_flop_per_s(rate)} at N = {n:g}, {share_text(m)} of ceiling"))
+            points.append((n, rate, low, high, f"{format_flop_per_s(rate)} at N = {n:g}, {share_text(m)}"))
         if len(points) < 2:
             continue
         used += members
@@ -273,6 +385,8 @@ def _sizes(elements: Sequence[Element], levels: Sequence[MemoryLevel], key: str,
         series += [law for c in laws if (law := _law(c)) is not None]
     if not series:
         return None
+    left = [str(e["metadata"]["test_name"]) for e in wrong if _size_of(e) is not None]
+    notes += [f"Left out as implausible: {words(left, 4)}."] if left else []
     chart = Chart(
         label="Achieved FLOP/s against N", x_title="N (one side of the matrices)", y_title="FLOP/s", x_log=True, y_log=True,
         series=series, levels=_ceiling_levels(used, "FLOP/s"), notes=notes,

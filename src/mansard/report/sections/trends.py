@@ -14,6 +14,8 @@ from mansard.report.text import shorten
 
 #: Most figures that have a chart of their own; those that changed come first.
 CHARTS = 12
+#: Results that the axis of a chart names with their dates.
+DATES = 7
 _ORDER = ("steps", "drift", "steady", "too_short")
 _CAUTION = (
     "A change is a question, not a verdict on the program: where results that follow each other resemble each other, noise shows levels "
@@ -31,7 +33,7 @@ def trend(document: Mapping[str, Any], *, key: str, name: str) -> Section:
     """
     series = sorted(
         document["series"],
-        key=lambda s: (_ORDER.index(s["model"]), not s.get("late"), -max(map(_far, s["changes"]), default=0.0)),
+        key=_place_of,
     )
     drawn = [s for s in series if s["points"]][:CHARTS]
     blocks: list[Any] = [_chart(s, _title(s, series)) for s in drawn]
@@ -42,42 +44,125 @@ def trend(document: Mapping[str, Any], *, key: str, name: str) -> Section:
                 lines=[f"Drawn are {len(drawn)} of {len(series)} figures; the table has all. Not drawn: {words(rest)}."]
             )
         )
-    changed = any(s["changes"] or s["drift"] is not None for s in series)
-    blocks.insert(1 if drawn else 0, _table(series))
-    if changed:
-        blocks.insert(0, Prose(lines=[_CAUTION]))
+    blocks.insert(0, _table(series))
+    if any(map(_changes, series)):
+        blocks.insert(1, Prose(lines=[_CAUTION]))
     return Section(key=key, title="History", small=f"{name}: {document['source']}", blocks=blocks)
 
 
+def _place_of(one: Mapping[str, Any]) -> tuple[bool, bool, bool, float, int]:
+    """Return the order of the headline: what became worse first, levels before drifts and the largest first, then what became better."""
+    every = _changes(one)
+    worse = [c for c in every if not c["better"]]
+    return (
+        not worse,
+        not every,
+        not one["changes"],
+        -max(map(_far, worse or every), default=0.0),
+        _ORDER.index(one["model"]) - 4 * bool(one.get("late")),
+    )
+
+
+def _changes(one: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the changes of level of a series, or its drift."""
+    return [*one["changes"], *([one["drift"]] if one["drift"] is not None else [])]
+
+
 def headline(document: Mapping[str, Any]) -> str:
-    """Return what changed in one sentence: the largest change for the worse, else the largest for the better, with its interval."""
-    series = document["series"]
+    """Return what changed: the largest change for the worse with its values, interval and date, then every other figure by name."""
+    series = sorted(document["series"], key=_place_of)
     counts = {m: sum(s["model"] == m for s in series) for m in _ORDER}
     if not series:
         return f"{document['source']}: no figure has results over time."
     calm = words(
         [
             f"{counts[m]} {text}"
-            for m, text in (("drift", "drifting"), ("steady", "steady"), ("too_short", "with too few results to tell"))
+            for m, text in (("steady", "steady"), ("too_short", "with too few results to tell"))
             if counts[m]
         ]
     )
-    steps = [(s, c) for s in series for c in s["changes"]]
-    late = [s for s in series if s.get("late")]
-    if not steps and not counts["drift"]:
+    told = [s for s in series if _changes(s)]
+    if not told:
+        late = [s for s in series if s.get("late")]
         if late:
             off = max(late, key=lambda s: (not s["late"]["better"], _far(s["late"])))
             return f"{_title(off, series)}: {late_text(off['late'])}. Before, no level changed: {calm}."
         return f"No level changed: {calm}."
-    if not steps:
-        worst = max(
-            (s for s in series if s["drift"] is not None), key=lambda s: (not s["drift"]["better"], _far(s["drift"]))
-        )
-        d = worst["drift"]
-        return f"{_title(worst, series)} drifts: {_direction(d)} over {len(worst['points'])} results. Of {len(series)} figures: {calm}."
-    told, change = max(steps, key=lambda t: (not t[1]["better"], _far(t[1])))
-    others = f" {counts['steps']} of {len(series)} figures changed" + (f", {calm}." if calm else ".")
-    return f"{_title(told, series)} is {_direction(change)} since {_day(change['when'])}; {_because(change)}.{others}"
+    top, *rest = told
+    parts = [f"{_title(top, series)}: {_told(top)}."]
+    for word, mine in (
+        ("Also worse", [s for s in rest if _is_worse(s)]),
+        ("Better", [s for s in rest if not _is_worse(s)]),
+    ):
+        if mine:
+            parts.append(f"{word}: {words((f'{_title(s, series)} {_brief(s)}' for s in mine), 3)}.")
+    quiet = [_title(s, series) for s in series if s["model"] == "steady"]
+    if quiet:
+        parts.append(f"Steady: {words(quiet, 3)}.")
+    if counts["too_short"]:
+        parts.append(f"Too few results to tell: {counts['too_short']}.")
+    return " ".join(parts)
+
+
+def _is_worse(one: Mapping[str, Any]) -> bool:
+    return any(not c["better"] for c in _changes(one))
+
+
+def _main(one: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the change that a sentence is about: the largest for the worse, else the largest."""
+    return max(_changes(one), key=lambda c: (not c["better"], _far(c)))
+
+
+def _told(one: Mapping[str, Any]) -> str:
+    """Return the main change of a series with its values, interval, date and what changed beside it."""
+    change, values = _main(one), _values(one, _main(one))
+    if "when" not in change:
+        return f"drifts{values}, {_direction(change)} from the first to the last of {len(one['points'])} results"
+    return (
+        f"{values.strip()}{', ' if values else ''}{_direction(change)} since {_day(change['when'])}; {_because(change)}"
+    )
+
+
+def _brief(one: Mapping[str, Any]) -> str:
+    change = _main(one)
+    more = len(one["changes"]) - 1
+    return (
+        ("drifts " if "when" not in change else "") + _percent(change["ratio"]) + (f" since {_day(change['when'])[:10]}" if "when" in change else "")
+        + (f" (and {more} other change{'s' if more > 1 else ''})" if more > 0 else "")
+    )  # fmt: skip
+
+
+def _values(one: Mapping[str, Any], change: Mapping[str, Any]) -> str:
+    """Return the level before and after a change, or both ends of a drift; empty where they are not known."""
+    unit, levels = str(one["unit"]), _levels(one)
+    if "when" not in change:
+        if not levels or not change["ratio"] > 0.0:
+            return ""
+        centre, half = levels[0][2], math.sqrt(change["ratio"])
+        return f" {amount(centre / half, unit)} to {amount(centre * half, unit)}"
+    before = next((v for _, high, v in levels if high == change["index"]), None)
+    after = next((v for low, _, v in levels if low == change["index"]), None)
+    return f" {amount(before, unit)} to {amount(after, unit)}" if before is not None and after is not None else ""
+
+
+def first(document: Mapping[str, Any]) -> list[str]:
+    """Return what to do first about a change, and how sure it is; nothing where none was found."""
+    told = sorted((s for s in document["series"] if _changes(s)), key=_place_of)
+    if not told:
+        return []
+    change = _main(told[0])
+    differ = words(map(_difference, change.get("environment") or ()), 2)
+    sides = (
+        f" that differ in {differ} alone"
+        if differ
+        else " of before and after"
+        if "when" in change
+        else ", the first version and the last,"
+    )
+    return [
+        f"Try first: run two sides{sides} in turn on one machine, and let mansard compare judge them.",
+        "How sure: the 95\u00a0% is of the size of the change, given that there is one.",
+    ]
 
 
 def _far(change: Mapping[str, Any]) -> float:
@@ -112,7 +197,7 @@ def _direction(change: Mapping[str, Any]) -> str:
 def _because(change: Mapping[str, Any]) -> str:
     told = [_difference(d) for d in change["environment"]]
     return (
-        f"there changed {words(told, 4)}"
+        f"{words(told, 4)} at the same result (not proof)"
         if told
         else "nothing that the documents tell of the environment changed there"
     )
@@ -181,12 +266,23 @@ def _chart(one: Mapping[str, Any], title: str) -> Chart:
     if one.get("late"):
         notes.append(f"{late_text(one['late']).capitalize()}.")
     return Chart(
-        label=f"{title} over {len(one['points'])} results, oldest first: {_model(one)}", x_title="result, oldest first",
+        label=f"{title} over {len(one['points'])} results, oldest first: {_model(one)}", x_title="result, oldest first, with its date", x_names=_dates(one["points"]),
         y_title=f"{shorten(str(one['metric']), 60)}, {'ratio' if unit == '1' else unit}", series=[*series, *_lines(one)],
         uprights=[(c["index"] + 0.5, _short(c)) for c in one["changes"]],
         bands=[(c["first"] + 0.5, c["last"] + 0.5, "host" if c["better"] else "latency") for c in one["changes"] if c["last"] > c["first"]],
         notes=notes,
     )  # fmt: skip
+
+
+def _dates(points: Sequence[Mapping[str, Any]]) -> list[tuple[float, str]]:
+    """Return some results, evenly spread, with the days they were made.
+
+    >>> _dates([{"when": "2026-01-01T08:00"}, {"when": "2026-01-03T08:00"}])
+    [(1.0, '2026-01-01'), (2.0, '2026-01-03')]
+    """
+    last = len(points) - 1
+    chosen = sorted({round(i * last / (DATES - 1)) for i in range(DATES)}) if last > 0 else range(len(points))
+    return [(i + 1.0, str(points[i]["when"])[:10]) for i in chosen]
 
 
 def _point(p: Mapping[str, Any], index: int, unit: str) -> str:
@@ -230,32 +326,35 @@ def _table(series: Sequence[Mapping[str, Any]]) -> Table:
         title, noise = _title(one, series), number(one["noise_ratio"])
         count = Cell(str(len(one["points"])), float(len(one["points"])))
         spread = Cell(f"{100.0 * noise:.2g}\u00a0%", noise) if noise is not None else Cell("?")
-        for c in [*one["changes"], *([one["drift"]] if one["drift"] is not None else [])]:
+        for c in _changes(one):
             low, high = c["ci95"]
             step = "when" in c
             rows.append([
-                title, "worse" if not c["better"] else "better", Cell(_percent(c["ratio"]), c["ratio"] - 1.0),
-                Cell(f"{_percent(low)} to {_percent(high)}", low - 1.0), _day(c["when"]) if step else "all along",
-                _span(c) if step else "", words(map(_difference, c["environment"])) if step else "",
-                spread, count, "",
+                title, "worse" if not c["better"] else "better", _values(one, c).strip(), Cell(_percent(c["ratio"]), c["ratio"] - 1.0),
+                Cell(f"{_percent(low)} to {_percent(high)}", low - 1.0),
+                _day(c["when"]) if step else "all along", _span(c) if step else "", words(map(_difference, c["environment"])) if step else "",
+                spread, count,
             ])  # fmt: skip
         if one.get("late"):
             late = one["late"]
             low, high = late["ci95"]
             rows.append([
-                title, f"{'better' if late['better'] else 'worse'}, or an outlier", Cell(_percent(late["ratio"]), late["ratio"] - 1.0),
+                title, f"{'better' if late['better'] else 'worse'}, or an outlier", "", Cell(_percent(late["ratio"]), late["ratio"] - 1.0),
                 Cell(f"{_percent(low)} to {_percent(high)}", low - 1.0), _day(one["points"][-late["count"]]["when"]),
-                "the last result" if late["count"] == 1 else f"the last {late['count']} results", "", spread, count, "",
+                "the last result" if late["count"] == 1 else f"the last {late['count']} results", "", spread, count,
             ])  # fmt: skip
         if one["model"] in ("steady", "too_short"):
             smallest = number(one["smallest_ratio"])
-            shows = f"a change of {100.0 * smallest:.2g}\u00a0% half way would show" if smallest is not None else ""
+            shows = f"{100.0 * smallest:.2g}\u00a0% half way would show" if smallest is not None else ""
+            steady, levels = one["model"] == "steady", _levels(one)
             rows.append([
-                title, "steady" if one["model"] == "steady" else "not known", Cell("\u2013"), Cell("\u2013"), "", "", "", spread, count,
-                shows or reason_of(one["smallest_ratio"]),
+                title, "steady" if steady else "not known", amount(levels[0][2], str(one["unit"])) if steady and levels else "",
+                Cell("\u2013"), Cell("\u2013"), "", "", shows or reason_of(one["smallest_ratio"]), spread, count,
             ])  # fmt: skip
     return Table(
-        label="What changed", rows=rows, texts=frozenset({0, 1, 4, 5, 6, 9}), filter_by=1,
-        columns=("figure", "change", "level", "95 %", "since", "place, 95 %", "changed in the environment there", "noise", "results", "what would show"),
-        notes=["Level: new over old. Noise: deviation of the results around their level. Other devices, types, shapes or configurations are other figures."],
+        label="What changed", rows=rows, texts=frozenset({0, 1, 2, 5, 6, 7}), filter_by=1,
+        columns=("figure", "change", "value", "by", "95 %", "since", "place, 95 %", "changed with it", "noise", "results"),
+        notes=["By: new level over old, of a drift last over first. Changed with it: what the documents tell of the environment of the same result, which is no "
+               "proof; of a steady figure, what would have shown. Noise: standard deviation of the results around their level. Other devices, types, shapes or configurations "
+               "are other figures."],
     )  # fmt: skip
