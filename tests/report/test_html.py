@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from mansard.core.units import format_s
+from mansard.core.unknown import Unknown
 from mansard.diagnose.records import Note
 from mansard.report.html import render
 from mansard.report.payload import ROW_CAP, as_json, payload
@@ -220,6 +221,14 @@ def test_work_of_which_a_part_is_not_known_is_a_lower_limit(sample) -> None:
     assert "\u22652.00 TFLOP" in text
     assert "<dd>0 B</dd>" not in text  # nothing counted is not nothing moved
     assert "of the 50 % whose cost is known" in text
+
+
+def test_a_sum_of_which_nothing_is_known_is_no_zero(sample) -> None:
+    rows = tuple(dataclasses.replace(o, flop=Unknown("x"), bytes=Unknown("x")) for o in sample.operators)
+    sums = payload(dataclasses.replace(sample, operators=rows))["sums"][0]["t"]
+    assert (sums["flop"], sums["bytes"]) == ("?", "?")
+    some = (dataclasses.replace(rows[0], bytes=2e9), *rows[1:])
+    assert payload(dataclasses.replace(sample, operators=some))["sums"][0]["t"]["bytes"] == "\u2265 2.00 GB"
 
 
 def test_one_step_has_no_spread(sample) -> None:

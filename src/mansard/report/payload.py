@@ -153,7 +153,7 @@ def _sums(rows: Sequence[OperatorRow], diagnosis: Diagnosis) -> dict[str, str]:
     for key, field, write in (("flop", "flop", format_flop), ("bytes", "bytes", format_bytes),
                               ("headroom", "headroom_s", format_s)):  # fmt: skip
         value, missing = total_of([getattr(r, field) for r in rows])
-        out[key] = ("\u2265 " if missing else "") + _amount(write(value))
+        out[key] = "?" if missing and not value else ("\u2265 " if missing else "") + _amount(write(value))
     return out
 
 
