@@ -11,7 +11,7 @@ import pytest
 import mansard
 from mansard.cli.main import main
 from mansard.core import Area, Bound, Ceiling, Ceilings, Implausible, Kind, MemoryLevel, Resource, Unknown
-from mansard.core.errors import MansardError, UndecidedError, UsageError
+from mansard.core.errors import InputError, MansardError, UndecidedError, UsageError
 from mansard.diagnose.fixed_cost import FixedCost
 from mansard.diagnose.measured import MeasuredDiagnosis
 from mansard.diagnose.measured_advice import diagnose_points
@@ -293,6 +293,13 @@ def test_options_and_files_beside_points(folder: Path) -> None:
     ):
         with pytest.raises(MansardError, match=said):
             mansard.diagnose(folder, **options)
+    damaged = element("add", 1.0)
+    del damaged["metrics"]["median_s"], damaged["raw_times_ms"], damaged["metadata"]["impl"]
+    (folder / "cut.json").write_text(json.dumps([damaged]))
+    with pytest.raises(InputError, match=r"cut\.json has a damaged point"):
+        mansard.diagnose(folder / "cut.json")
+    with pytest.raises(UsageError, match="for the same parameters"):
+        mansard.diagnose(folder / "detailed.json", folder / "detailed.json")
     (folder / "none.json").write_text(json.dumps([{**element("add", 1.0), "state": "failed"}]))
     with pytest.raises(UndecidedError, match="no point of"):
         mansard.diagnose(folder / "none.json")

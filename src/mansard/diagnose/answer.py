@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mansard.core import Bound, Implausible, Unknown
+from mansard.core.document import damage_named
 from mansard.core.errors import UndecidedError, UsageError
 from mansard.diagnose.analyse import diagnose_run
 from mansard.diagnose.asked import Asked, ceilings_of, facts_of, given_ceilings, question_of
@@ -202,7 +203,8 @@ def _of_points(inputs: Inputs, asked: Asked, targets: Sequence[Target]) -> Answe
             )
         )
     source = ", ".join(p for p, kind in inputs.sources if kind == "detailed")
-    found = diagnose_points(inputs.points, ceilings, source=source, notes=notes)
+    with damage_named(f"{source} has a damaged point", hint="measure again"):
+        found = diagnose_points(inputs.points, ceilings, source=source, notes=notes)
     if not found.points:
         raise UndecidedError(
             f"no point of {source} was measured", hint="mansard report FOLDER says why; measure again", code="no_points"
