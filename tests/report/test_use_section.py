@@ -25,7 +25,7 @@ def mfu(**told: Any) -> dict[str, Any]:
 
 def test_an_mfu_says_what_it_is_of_and_where_the_rest_is_lost() -> None:
     assert headline_of_mfu(mfu()) == (
-        "Region step uses about 15 % of the dense peak of 1 device (MFU), not yet to be quoted (2 things are not stated); "
+        "Region step uses about 15 % of the dense peak of 1 device (MFU), not yet to be quoted (2 facts missing); "
         "most of the rest: its kernels run at 20 % of the peak."
     )
     assert headline_of_mfu(mfu(missing_before_quoting=[])) == (
@@ -50,8 +50,7 @@ def test_time_without_an_assigned_kernel_is_an_upper_limit_and_not_idle() -> Non
     )
     # 10 ms of 40 ms without a kernel that the range can claim; the 4 others may run in them
     assert headline_of_mfu(lost).endswith(
-        ". 4 of 10 kernels of the profile have no call that launched them. So that no kernel of it runs in 25 % of its time is an "
-        "upper limit, no idle time."
+        "; none of its kernels runs in at most 25 % of its time, an upper limit since 4 of 10 kernels of the profile have no call that launched them."
     )
     found = section(lost, key="f", name="m.json")
     (chart,) = [b for b in found.blocks if isinstance(b, Chart)]
@@ -66,8 +65,8 @@ def test_time_without_an_assigned_kernel_is_an_upper_limit_and_not_idle() -> Non
 def test_kernels_of_other_threads_are_no_idle_time_of_the_region() -> None:
     text = "other threads of the process launched 7 pieces of work (9.000 ms) during it; they are not in it (--all-threads counts them)"
     lost = mfu(findings=[{"code": "other_threads", "text": text}])
-    assert "Other threads of the process launched 7 pieces" in headline_of_mfu(lost)
-    assert headline_of_mfu(lost).endswith("is an upper limit, no idle time.")
+    assert "other threads of the process launched 7 pieces" in headline_of_mfu(lost)
+    assert "of its time, an upper limit since other threads" in headline_of_mfu(lost)
 
 
 def test_the_parts_of_the_time_add_up_to_it() -> None:
@@ -97,7 +96,7 @@ def intensity(**told: Any) -> dict[str, Any]:
 def test_an_intensity_says_the_bound_its_share_and_why() -> None:
     assert headline_of_intensity(intensity()) == (
         "Device 0: kernels with 65 % of its kernel time, taken together, are memory bound, at 50 % of its HBM bandwidth: "
-        "100 FLOP/byte lies below the ridge point of 500. The rest is not known, and single kernels may be bound otherwise."
+        "100 FLOP/byte lies below the ridge point of 500. Single kernels may be bound otherwise."
     )
     assert headline_of_intensity(intensity(coverage_ratio=1.0)) == (
         "Device 0 is memory bound, at 50 % of its HBM bandwidth: 100 FLOP/byte lies below the ridge point of 500, its kernels taken together."

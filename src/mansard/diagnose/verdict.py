@@ -41,10 +41,10 @@ from mansard.diagnose.undecided import (
     LEAST_TOLD,
     evidence_of,
     first_of,
-    of_recorded,
     parts_in_words,
     short,
     stretched_s,
+    time_in_words,
     undecided_of,
 )
 
@@ -169,7 +169,7 @@ def _in_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator], sha
         sentence = f"{bound.value.capitalize()}-bound: {format_ratio(share_of_step)} of a step is limited by {label}, and runs {reached}."
     names = ", ".join(dict.fromkeys(r.operator.name for r in rows[:3]))
     kinds = (
-        f"{format_s(case.per_step_s(rows))} of {of_recorded(case)} a step is in {len(rows)} kinds of operation with this bound, "
+        f"{time_in_words(case, rows, share_of_step)} is in {len(rows)} kinds of operation with this bound, "
         f"first {names} [measured]",
     )
     evidence = (
@@ -224,8 +224,8 @@ def _far_below(case: Case, share: float | Unknown | Implausible, label: str, som
     rest = f" Besides, {', and '.join(more)}." if more else ""
     kinds = "1 kind of operation runs" if len(rows) == 1 else f"{len(rows)} kinds of operation run"
     return (
-        f"Undetermined: {kinds} far below their ceilings for {format_s(case.per_step_s(rows))} of {of_recorded(case)} a step "
-        f"({format_ratio(stretched_s(case, rows) / case.account.step_s)}), {first_of(rows)}; {reached}, {some}judged against {label}.{rest}"
+        f"Undetermined: {kinds} far below their ceilings for "
+        f"{time_in_words(case, rows, stretched_s(case, rows) / case.account.step_s)}, {first_of(rows)}; {reached}, {some}judged against {label}.{rest}"
     )
 
 
@@ -274,10 +274,10 @@ def _limits_not_known(case: Case, share_of_step: float, reason: str) -> str:
     ]
     shares = case.account.shares
     others = [
-        f"{kind} {format_ratio(s)}" for s, kind in sorted(((s, k) for k, s in shares.items()), reverse=True)
+        f"{kind} with {format_ratio(s)}" for s, kind in sorted(((s, k) for k, s in shares.items()), reverse=True)
         if kind != "unattributed" and s >= A_BOUND_SHARE
     ]  # fmt: skip
-    beside = f" ({', '.join(others)})" if others else ""
+    beside = f", before {', '.join(others)}" if others else ""
     return f"Undetermined: {format_ratio(share_of_step)} of a step{beside}: {'; '.join(parts)}"
 
 

@@ -117,6 +117,9 @@ class View:
             "framework": shorten(clean(self.d.framework), 20),
             "bound": self.d.verdict.bound.value,
             "grade": self.d.verdict.grade.value,
+            "grade_of": "of the undecided part alone"
+            if self._is_open()
+            else "of measured, modelled, declared, assumed",
             "sentence": self._prose(self.d.verdict.sentence),
             "figures": self._figures(),
             "step_note": (
@@ -197,12 +200,16 @@ class View:
         grade = self.d.verdict.grade.value
         told = meaning.get(grade, "")
         said = f"{grade}: {told[0].lower()}{told[1:]}" if told else f"{grade}."
-        if self.d.verdict.bound is Bound.UNDETERMINED and self.d.verdict.grade is Grade.ASSUMED:
+        if self._is_open():
             said = self._sure_of_the_rest()
         doubts = [self._prose(n.text).rstrip(".") for n in self.d.findings if n.code in _DOUBTS]
         if self.d.step.count == 1 and self.d.step.source != "none":
             doubts.insert(0, "one step was recorded, so its spread is not known and warm-up may be in it")
         return [said, *(f"{d[0].upper()}{d[1:]}." for d in doubts[:3] if d)]
+
+    def _is_open(self) -> bool:
+        """Whether the verdict is that the limit of most of some time is not known, which says nothing of the rest."""
+        return self.d.verdict.bound is Bound.UNDETERMINED and self.d.verdict.grade is Grade.ASSUMED
 
     def _sure_of_the_rest(self) -> str:
         """Return how sure the decided time is, where the verdict itself is that most of the rest is not decided."""
@@ -287,13 +294,18 @@ class View:
                 and self.d.time_shares.get("latency", 0.0) >= 0.05
                 else "per step, without that wait"
                 if is_known(v.headroom_s)
-                else "per step",
+                else self._least_headroom(),
             ),
             ("MFU", figure(self.d.mfu_ratio, format_ratio), "of the matrix ceiling over the whole step"),
             *self._hfu(),
             ("Work", work, f"{causal}{part}"),
             ("Traffic", traffic, f"compulsory bytes per step{part}"),
         ]
+
+    def _least_headroom(self) -> str:
+        """Return what is known of a headroom that as a whole is not."""
+        known = sum(o.headroom_s for o in self.d.operators if is_known(o.headroom_s))
+        return f"per step; at least {format_s(known)} of the operators whose need is known" if known > 0 else "per step"
 
     def _on_ceiling(self) -> tuple[float, float]:
         """Return the time of operators with the verdict's bound that its ceiling limits, and of all that have one [s]."""

@@ -79,13 +79,13 @@ def headline_of_mfu(document: Mapping[str, Any]) -> str:
     missing = len(document.get("missing_before_quoting") or ())
     said = f"Region {region} uses {'about ' if missing else ''}{format_ratio(mfu)} of the dense peak of {where} (MFU)"
     if missing:
-        said += f", not yet to be quoted ({missing} {'thing is' if missing == 1 else 'things are'} not stated)"
+        said += f", not yet to be quoted ({missing} {'fact' if missing == 1 else 'facts'} missing)"
     lost, left_out = _losses(document), _left_out(document)
     if lost is None:
-        return f"{said}.{left_out}"
+        return f"{said}; what it counts is a part: {left_out}." if left_out else f"{said}."
     least, slow, without = lost
     if left_out:  # what no range can claim may run in the time that looks empty
-        return f"{said}.{left_out} So that no kernel of it runs in {format_ratio(without)} of its time is an upper limit, no idle time."
+        return f"{said}; none of its kernels runs in at most {format_ratio(without)} of its time, an upper limit since {left_out}."
     most = (
         f"no kernel of it runs in {format_ratio(without)} of its time"
         if without >= slow
@@ -95,10 +95,10 @@ def headline_of_mfu(document: Mapping[str, Any]) -> str:
 
 
 def _left_out(document: Mapping[str, Any]) -> str:
-    """Return the findings that kernels which may be its work are not counted to the region, as sentences behind another."""
+    """Return the findings that kernels which may be its work are not counted to the region, as a clause; empty where all are."""
     found = [f for f in document.get("findings") or () if isinstance(f, Mapping) and f.get("code") in _NOT_COUNTED]
-    texts = [str(f.get("text", "")).rstrip(".") for f in found]
-    return "".join(f" {text[:1].upper()}{text[1:]}." for text in texts if text)
+    texts = [str(f.get("text", "")).split(", so ")[0].rstrip(".") for f in found]
+    return "; ".join(text for text in texts if text)
 
 
 def _losses(document: Mapping[str, Any]) -> tuple[float, float, float] | None:
@@ -200,7 +200,7 @@ def headline_of_intensity(document: Mapping[str, Any]) -> str:
     if covered is not None and covered < _ALL:  # a mean over some kernels is no bound of each, nor of the device
         return (
             f"Device {document['device']}: kernels with {format_ratio(covered)} of its kernel time, taken together, are {bound} bound{reached}"
-            f"{side}. The rest is not known, and single kernels may be bound otherwise."
+            f"{side}. Single kernels may be bound otherwise."
         )
     return f"Device {document['device']} is {bound} bound{reached}{side}, its kernels taken together."
 
