@@ -167,3 +167,11 @@ def test_rates_of_a_collective(rank_file):
     assert call.busbw_bytes_per_s == pytest.approx(3e9)
     assert isinstance(bus_factor("send_recv", 4), Unknown)
     assert isinstance(bus_factor("all_reduce", Unknown("?")), Unknown)
+
+
+def test_the_residual_of_clocks_is_written_with_its_prefix(rank_file):
+    # Rank 1 ends its all-reduces 4 us and 8 us after rank 0: shifted by their median, 6 us, both are 2 us apart.
+    one = [step(1, 0, 400), all_reduce(100, 50), all_reduce(300, 20)]
+    two = [step(1, 0, 400), all_reduce(100, 54), all_reduce(300, 28)]
+    job = compare_ranks([rank_file(0, one, host="node1"), rank_file(1, two, host="node2")])
+    assert "2.00 us apart at the median" in job.clock.note

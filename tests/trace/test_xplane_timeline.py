@@ -8,6 +8,7 @@ import random
 import pytest
 
 from mansard.core.errors import InputError
+from mansard.trace.open import recognise
 from mansard.trace.prepare import device_index
 from mansard.trace.readers import chrome, xplane_timeline
 from mansard.trace.timeline import CopyKind, Kind
@@ -139,3 +140,12 @@ def test_a_stream_of_copies_holds_no_kernels(tmp_path):
     assert not t.has(Kind.KERNEL)
     assert t.of(Kind.COPY).duration_ns.tolist() == [3000, 1000]
     assert int(t.of(Kind.COPY).copy_kind[0]) == CopyKind.DEVICE_TO_DEVICE
+
+
+def test_the_folder_of_a_jax_profile_names_the_file_in_it(tmp_path):
+    inside = tmp_path / "plugins" / "profile" / "2026_11_30" / "host.xplane.pb"
+    inside.parent.mkdir(parents=True)
+    inside.write_bytes(b"")
+    with pytest.raises(InputError, match="without a known profile") as caught:
+        recognise(tmp_path)
+    assert str(inside) in caught.value.hint

@@ -26,6 +26,7 @@ from mansard.trace.timeline import CopyKind, Device, Kind, Timeline
 from mansard.trace.window import extent, origin_ns
 
 RECORD_NSYS = "nsys profile --trace=cuda,nvtx --output profile PROGRAM, then nsys export --type sqlite profile.nsys-rep"
+RECORD_JAX = "with jax.profiler.trace(FOLDER): around some steps"
 RECORD_TORCH = "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
 
 DEFINITIONS = {
@@ -85,6 +86,10 @@ def no_kernel_findings(timeline: Timeline) -> list[Finding]:
     again = "Record again: " + (RECORD_NSYS if timeline.format == "nsys" else RECORD_TORCH)
     if timeline.format == "rocprofv3":
         again = "Record again: rocprofv3 --kernel-trace --output-format json -- PROGRAM"
+    if timeline.format in ("xplane", "xla_trace"):
+        again = (
+            f"Record again on a device: {RECORD_JAX}. A program that runs on the CPU is judged by mansard run itself"
+        )
     if timeline.format == "ncu":
         again = "Record again with their durations: ncu --set basic, or --metrics gpu__time_duration.sum, ..."
     if timeline.format == "recording":

@@ -254,6 +254,14 @@ def overlap_lines(document: Document) -> list[str]:
     return lines + notes(document)
 
 
+def _work_of_region(document: Document) -> str:
+    """Model FLOP; where those are not known and the executed ones are, both words, since the source counted the latter."""
+    model, executed = document["flop"], document["executed_flop"]
+    if isinstance(model, Mapping) and not isinstance(executed, Mapping) and executed is not None:
+        return f"{format_flop(executed)} executed, model FLOP unknown"
+    return shown(model, format_flop)
+
+
 def mfu_lines(document: Document) -> list[str]:
     """Return the text of `trace mfu`."""
     d = document
@@ -268,8 +276,7 @@ def mfu_lines(document: Document) -> list[str]:
         f"  device span        {shown(d['device_span_s'], format_s)}",
         f"  wall time used     {format_s(d['wall_time_s'])} ({d['wall_time_is']})",
         f"  kernels            sum {format_s(d['gpu_kernel_sum_s'])}, union {format_s(d['gpu_kernel_union_s'])} ({d['gpu_kernel_union_is']})",
-        f"  work               {shown(d['flop'], format_flop)}"
-        + (f" ({d['flop_source']})" if d["flop_source"] else ""),
+        f"  work               {_work_of_region(d)}" + (f" ({d['flop_source']})" if d["flop_source"] else ""),
         f"  peak               {shown(d['peak_flop_per_s'], format_flop_per_s)}"
         + (f", {peak['kind']}, dense, {peak['source']}" if "value" in peak else f": {why(peak)}"),
         f"  achieved           {shown(d['achieved_flop_per_s'], format_flop_per_s)}",

@@ -140,8 +140,17 @@ def _folder(path: Path) -> str:
         return "recording"
     if rocprofv3_csv.in_folder(path) is not None:
         return "rocprofv3_csv"
+    depths = (
+        "*",
+        "*/*",
+        "*/*/*",
+        "*/*/*/*",
+    )  # FOLDER/plugins/profile/DATE/HOST.xplane.pb, as JAX and TensorFlow write it
+    deeper = sorted(f for depth in depths for f in path.glob(f"{depth}.xplane.pb"))
     raise InputError(
-        f"{path} is a folder without a known profile in it", hint="name the profile file itself", code="not_a_profile"
+        f"{path} is a folder without a known profile in it",
+        hint="name the profile file itself" + (f", such as {deeper[-1]}" if deeper else ""),
+        code="not_a_profile",
     )
 
 

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
+from mansard.core.units import format_s
 from mansard.core.unknown import MaybeFloat, Unknown
 from mansard.trace.rank_calls import Calls
 from mansard.trace.timeline import Clock, Timeline
@@ -220,7 +221,7 @@ def _fit(pairs: Sequence[MatchedCollective], shift: tuple[int, ...], count: int)
 
 def _said(residual: Sequence[int | Unknown]) -> str:
     known = [abs(r) for r in residual[1:] if not isinstance(r, Unknown)]
-    return f" (ends of matched collectives lie {max(known)} ns apart at the median)" if known else ""
+    return f" (ends of matched collectives lie {format_s(max(known) * 1e-9)} apart at the median)" if known else ""
 
 
 def _ends(pairs: Sequence[MatchedCollective], shift: Sequence[int], file: int) -> list[int]:

@@ -271,8 +271,10 @@ def choose(ranges: Ranges, name: str, *, match: Match = "auto", device: int | No
                 hint="mark the region with nvtx.range or record_function",
                 code="no_ranges",
             )
-        bases = sorted({base_name(names[i]) for i in used.tolist()})
-        near = difflib.get_close_matches(name, bases, n=5, cutoff=0.3) or bases[:5]
+        bases = sorted(
+            {base_name(names[i]) for i in used.tolist()}, key=lambda base: ("::" in base, base)
+        )  # operators last
+        near = difflib.get_close_matches(name, bases, n=5, cutoff=0.6) or bases[:5]
         where = "" if device is None else " with work on that device"
         raise UsageError(f"no range{where} has the name {name!r}", hint=f"such as {', '.join(map(repr, near))}; "
                          "mansard trace regions lists them", code="region_not_found")  # fmt: skip
