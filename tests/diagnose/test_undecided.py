@@ -66,6 +66,10 @@ def test_unknown_and_far_below_are_told_apart() -> None:
         "Undetermined: 88 % of a step, before compute with 12 %: 22 % runs far below its ceilings (first aten::add); the limit of 66 % "
         "is not known (first custom::op): custom::op is not in the table."
     )
+    alone = diagnose_run(build.run_of([build.Ran(build.MYSTERY, 60.0)]), build.two_core_machine(), program="train.py")
+    assert alone.verdict.sentence == (
+        "Undetermined: the limit of 100 % of a step is not known (first custom::op): custom::op is not in the table."
+    )
     page = shown(found)
     split = {r["kind"]: r["percent"] for r in page["shares"] if r["kind"].startswith("unattributed")}
     assert split == {"unattributed, need not known": "65.9\u00a0%", "unattributed, far below ceilings": "22.0\u00a0%"}

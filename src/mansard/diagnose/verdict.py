@@ -268,17 +268,18 @@ def _limits_not_known(case: Case, share_of_step: float, reason: str) -> str:
         return f"Undetermined: {format_ratio(share_of_step)} of a step is in operations whose limit is not known: {reason}."
     same = sum(r.total_s for r in rows if _why_not_known(r) == reason)
     mostly = "" if same >= ALL_OF_IT * sum(r.total_s for r in rows) else "mostly "
-    parts = [
-        *parts_in_words(case, found),
-        f"the limit of {format_ratio(stretched_s(case, rows) / case.account.step_s)} is not known ({first_of(rows)}): {mostly}{reason}.",
-    ]
+    others_in_it = parts_in_words(case, found)
+    not_known = f"is not known ({first_of(rows)}): {mostly}{reason}."
     shares = case.account.shares
     others = [
         f"{kind} with {format_ratio(s)}" for s, kind in sorted(((s, k) for k, s in shares.items()), reverse=True)
         if kind != "unattributed" and s >= A_BOUND_SHARE
     ]  # fmt: skip
     beside = f", before {', '.join(others)}" if others else ""
-    return f"Undetermined: {format_ratio(share_of_step)} of a step{beside}: {'; '.join(parts)}"
+    if not others_in_it:
+        return f"Undetermined: the limit of {format_ratio(share_of_step)} of a step{beside}{',' if beside else ''} {not_known}"
+    of_it = format_ratio(stretched_s(case, rows) / case.account.step_s)
+    return f"Undetermined: {format_ratio(share_of_step)} of a step{beside}: {'; '.join(others_in_it)}; the limit of {of_it} {not_known}"
 
 
 def _why_idle(case: Case, idle_s: float) -> tuple[str, str]:
