@@ -64,8 +64,12 @@ def share_of(metrics: Mapping[str, Any]) -> float | None:
     return float(share)
 
 
-def share_text(metrics: Mapping[str, Any]) -> str:
+def share_text(metrics: Mapping[str, Any], *, brief: bool = False) -> str:
     """Return the share with the ceiling and its value; `?` where it is not known, `!` behind one that cannot be true.
+
+    Args:
+        metrics: Of a point.
+        brief: The least time stands beside it, and is not said again.
 
     >>> share_text({"share_of_ceiling": 0.81, "ceiling": "f32 matrix", "ceiling_value": 345e9, "ceiling_unit": "FLOP/s"})
     '81 % of 345 GFLOP/s f32 matrix'
@@ -79,7 +83,7 @@ def share_text(metrics: Mapping[str, Any]) -> str:
     kind = metrics.get("ceiling_kind", "measured")
     text = format_ratio(share) + ("!" if isinstance(metrics["share_of_ceiling"], Mapping) else "")
     if unit == "s" and isinstance(least, int | float):
-        text += f", least {format_s(float(least))}, most of it {of}"
+        text += f", mostly {of}" if brief else f", least {format_s(float(least))}, most of it {of}"
     elif isinstance(value, int | float) and isinstance(unit, str) and unit != "s":
         text += f" of {ceiling_value(float(value), unit)} {of.removesuffix(' bandwidth') if unit == 'B/s' else of}"
     else:

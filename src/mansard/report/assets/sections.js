@@ -188,7 +188,7 @@ var mansardSections = (function () {
       kept.forEach(function (row) {
         var tr = make("tr", { class: "row" });
         row.r.forEach(function (text, k) {
-          var cell = make(k ? "td" : "th", { class: (isText(k) ? "text" : "") + (k ? "" : " first") + (isText(k) && text.length > 44 ? " long" : "") });
+          var cell = make(k ? "td" : "th", { class: (isText(k) ? "text" : "") + (k ? "" : " first") + (isText(k) && (text.length > 44 || !k && text.length > 30 && /^\S{1,30}( \S{1,30})+$/.test(text)) ? " long" : "") });
           if (!k) { cell.setAttribute("scope", "row"); }
           if (k === data.swatch) { var known = VERDICTS[text] || (PALETTE.indexOf(text) >= 0 ? text : ""); if (known) { cell.appendChild(make("span", { class: "swatch bg-" + known, "aria-hidden": "true" })); } }
           var inner = make("span", { class: "cell" }, text);

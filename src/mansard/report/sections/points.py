@@ -152,7 +152,7 @@ def _theory(
         share, verdict, least = share_of(m), e.get("verdict") or "not judged", number(m.get("least_s"))
         rows.append((
             title, Cell(format_s(float(m["median_s"])), float(m["median_s"])), _interval(m), _rate_cell(m),
-            Cell("?") if least is None else Cell(format_s(least), least), Cell(share_text(m), share), verdict, _why(e),
+            Cell("?") if least is None else Cell(format_s(least), least), Cell(share_text(m, brief=True), share), verdict, _why(e),
         ))  # fmt: skip
         if share is not None:
             bars.append((bar, share, verdict, f"{title}: {share_text(m)}"))
@@ -179,7 +179,7 @@ def _theory(
     blocks.append(
         Table(
             label="Points", rows=rows, texts=frozenset({0, 6, 7}), filter_by=6, swatch=6, notes=notes, total=len(rows),
-            columns=("point", "median", "95 %", "rate", "least time", "of ceiling", "verdict", "why"),
+            columns=("point", "median", "95 %", "rate", "least", "of ceiling", "verdict", "why"),
         )
     )  # fmt: skip
     together = [in_words(c) for c in conclusions(every, ceilings.levels if ceilings is not None else ())]
@@ -192,7 +192,7 @@ def _theory(
 _NOTES = (
     "Of ceiling: least time over median time, and the ceiling that decides the least time as it was known when the point ran; that of compute "
     "and near caches is taken at the clock that was seen.",
-    "Least time: of the work that is executed, with the cost of a dispatch. Where the rate counts less than that, rate over ceiling is less than the share.",
+    "Least: the least time of the work that is executed, with the cost of a dispatch. Where the rate counts less than that, rate over ceiling is less than the share.",
     f"Normal: a share of {format_ratio(NORMAL_SHARE)} or more. Low: less. Noisy: a 95\u00a0% interval of the median wider than "
     f"\u00b1{format_ratio(NOISY_RATIO)}. Implausible: a wrong result, or above its ceiling by more than their uncertainty. Rates with "
     "\u201cbus\u201d are of bytes over the busiest link of the algorithm.",
@@ -258,7 +258,9 @@ def _interval(metrics: Mapping[str, Any]) -> Cell:
     if half is None:
         return Cell("?")
     if half > _EVEN and low is not None and high is not None:
-        return Cell(f"{format_s(low)} to {format_s(high)}", half)
+        ends = [format_s(low), format_s(high)]
+        alike = len({end.rpartition(" ")[2] for end in ends}) == 1
+        return Cell(f"{ends[0].rpartition(' ')[0] if alike else ends[0]} to {ends[1]}", half)
     return Cell(f"\u00b1{format_ratio(half)}" if half <= 1.0 else "> 100\u00a0%", half)
 
 
