@@ -272,10 +272,10 @@ def _limits_not_known(case: Case, share_of_step: float, reason: str) -> str:
     not_known = f"is not known ({first_of(rows)}): {mostly}{reason}."
     shares = case.account.shares
     others = [
-        f"{kind} with {format_ratio(s)}" for s, kind in sorted(((s, k) for k, s in shares.items()), reverse=True)
+        f"{kind} ({format_ratio(s)})" for s, kind in sorted(((s, k) for k, s in shares.items()), reverse=True)
         if kind != "unattributed" and s >= A_BOUND_SHARE
     ]  # fmt: skip
-    beside = f", before {', '.join(others)}" if others else ""
+    beside = f", ahead of {' and '.join(others)}" if others else ""
     if not others_in_it:
         return f"Undetermined: the limit of {format_ratio(share_of_step)} of a step{beside}{',' if beside else ''} {not_known}"
     of_it = format_ratio(stretched_s(case, rows) / case.account.step_s)
@@ -410,6 +410,9 @@ def _between_operations(case: Case, bound: Bound, rows: Sequence[JudgedOperator]
         evidence = [f"{words[c]}: {format_s(t)} a step [measured]" for t, c in causes]
     counter = _counter(case, bound)
     if by_launches:
+        evidence.append(
+            f"launch calls in which the device waits: {format_s(_launch_calls_s(case))} a step, counted as latency [measured]"
+        )
         counter = tuple(f"{c}; launching less shortens both" if c.startswith("latency") else c for c in counter)
     headroom: float | Unknown = seconds
     share: float | Unknown | Implausible = WAITING
