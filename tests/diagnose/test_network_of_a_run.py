@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mansard.core import Area, Bound, Ceiling, Ceilings, Demand, Kind, Resource, Unknown
+from mansard.core import Area, Bound, Ceiling, Ceilings, Demand, Kind, MemoryLevel, Resource, Unknown
 from mansard.core.errors import UsageError
 from mansard.diagnose.analyse import diagnose_run
 from mansard.diagnose.network import NetworkUse
@@ -180,3 +180,44 @@ def test_ranks_of_one_host_use_the_loopback():
     assert group_of({"world_size": 2, "local_world_size": 2}).link == "loopback"
     assert group_of({"world_size": 2, "local_world_size": 1}).link == "network"
     assert group_of({"world_size": 2}).link == "network"
+
+
+PSUM = Operator(
+    name="psum", category="collective", part=Part.OTHER, shapes="f32[256,256] -> f32[256,256]",
+    demand=Demand(vector_flop={"f32": 65536.0}, read_bytes=262144.0, write_bytes=262144.0, link_bytes={"collective": 262144.0}),
+)  # fmt: skip
+CACHED = replace(
+    MACHINE,
+    ceilings=(
+        *MACHINE.ceilings,
+        Ceiling(
+            resource=Resource(area=Area.MEMORY, level="l2", mix="copy"), value=994e9, unit="B/s", kind=Kind.MEASURED
+        ),
+    ),
+    levels=(MemoryLevel(level="l2", capacity_bytes=2e6, instances=2),),
+)
+
+
+@pytest.mark.parametrize(
+    ("environment", "why"),
+    [
+        ({"platform": "cpu", "process_count": 1, "num_devices": 2}, "made of the processors of one process"),
+        ({"platform": "cpu", "process_count": 2, "num_devices": 2}, "no ceiling for the link 'collective'"),
+        ({"platform": "gpu", "process_count": 1, "num_devices": 2}, "no ceiling for the link 'collective'"),
+    ],
+)
+def test_an_exchange_is_never_judged_against_a_cache(environment: dict, why: str):
+    # 1 ms of product, 3 ms of exchange a step: the exchange has most of it, whatever its bytes would take in a cache
+    trace = run([(2, 0.0, 1.0, 0), (0, 1.0, 4.0, 1)], length_ms=4.0)
+    trace = replace(trace, framework="jax", operators=(PSUM, *KINDS[1:]), environment=environment)
+    found = diagnosed(trace, CACHED)
+    (row,) = [r for r in found.operators if r.name == "psum"]
+    assert isinstance(row.share_of_ceiling, Unknown)
+    assert row.limiting_ceiling == ""
+    assert found.verdict.bound is Bound.NETWORK
+    assert why in found.verdict.sentence
+    assert "of that link" not in found.verdict.sentence
+    assert not any("Look at psum" in a.text for a in found.advice)
+    # made-up devices have no link that could be twice as fast
+    notes = " ".join(n.text for n in found.findings)
+    assert ("twice as fast" in notes) is (environment["process_count"] == 2 or environment["platform"] == "gpu")

@@ -25,6 +25,7 @@ from mansard.core import (
     least_time,
 )
 from mansard.core.units import format_s
+from mansard.diagnose.links import within_process
 from mansard.diagnose.partial import unchecked
 from mansard.trace.run import Operator, RunTrace
 
@@ -166,7 +167,10 @@ def judge_one(
     if isinstance(demand, Unknown):
         unknown = LeastTime(time_s=demand)
         return unknown, _moving(judge(unknown, call_s), what)
-    least = least_time(demand, ceilings, scope=operator.scope)
+    if operator.category == "collective":
+        least = _exchange(demand, ceilings, operator.scope, within_process(trace.environment))
+    else:
+        least = least_time(demand, ceilings, scope=operator.scope)
     judgement = judge(least, call_s, uncertainty_ratio=uncertainty_ratio, evidence=what[1] if what else "")
     if lost := unchecked(demand):
         judgement = replace(
@@ -184,6 +188,24 @@ def judge_one(
         or _page_faults(operator, least, call_s, memory, ceilings)
         or (least, judgement)
     )
+
+
+def _exchange(demand: Demand, ceilings: Ceilings, scope: str, within: Unknown | None) -> LeastTime:
+    """Return the least time of an exchange: that of its links alone, for a cache or an engine says nothing of waiting for peers.
+
+    Args:
+        demand: What the exchange consumes.
+        ceilings: The machine.
+        scope: Of the ceilings.
+        within: Why no link is used, where that is known.
+    """
+    if within is not None:
+        return LeastTime(time_s=within, unknown=(within,), needed=(within,))
+    sent = {name: size for name, size in demand.link_bytes.items() if float(size) > 0}
+    if not sent:
+        nothing = Unknown("it sends nothing to others", ("an exchange of more than one rank",))
+        return LeastTime(time_s=nothing, unknown=(nothing,))
+    return least_time(Demand(link_bytes=sent), ceilings, scope=scope)
 
 
 def _only_moves(operator: Operator) -> tuple[Bound, str] | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mansard.core import Unknown
 from mansard.trace.collectives_of import bus_factor
@@ -123,3 +124,25 @@ def place_of(link: str | Unknown | None) -> str:
     if not isinstance(link, str):
         return ""
     return "between nodes" if link == BETWEEN_NODES else "inside a node"
+
+
+def within_process(environment: Mapping[str, Any]) -> Unknown | None:
+    """Return why the exchanges of a run go over no link: its devices are made of the processors of one process.
+
+    Args:
+        environment: Facts of the recorded process, as `RunTrace.environment` has them; a JAX program's say its platform.
+
+    >>> within_process({"platform": "cpu", "process_count": 1, "num_devices": 2}).reason
+    'the 2 devices are made of the processors of one process, and no link joins them'
+    >>> within_process({"platform": "gpu", "process_count": 1, "num_devices": 2}) is None
+    True
+    """
+    devices = environment.get("num_devices")
+    if environment.get("platform") != "cpu" or environment.get("process_count") != 1 or not isinstance(devices, int):
+        return None
+    if devices < 2:
+        return None
+    return Unknown(
+        f"the {devices} devices are made of the processors of one process, and no link joins them",
+        ("a run over several processes or real devices",),
+    )

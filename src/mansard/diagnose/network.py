@@ -15,6 +15,7 @@ from mansard.core.errors import UsageError
 from mansard.core.intervals import merge
 from mansard.core.units import format_bytes_per_s, format_ratio, format_s
 from mansard.diagnose.account import Account, Windows, inside
+from mansard.diagnose.links import within_process
 from mansard.diagnose.records import Note
 from mansard.trace.run import RunTrace
 
@@ -117,6 +118,9 @@ def network_use(trace: RunTrace, windows: Windows, where: Account, ceilings: Cei
     rows = np.flatnonzero(mine & inside(windows, trace.start_ns))
     if not rows.size:
         return None
+    within = within_process(trace.environment)
+    if within is not None:
+        return within
     sent = np.zeros(rows.size)
     links: dict[str, float] = {}
     for i, kind in enumerate(trace.op[rows].tolist()):
@@ -184,14 +188,15 @@ def network_notes(use: NetworkUse | Unknown | None) -> tuple[Note, ...]:
     if use is None:
         return ()
     if isinstance(use, Unknown):
-        return (Note(code="network_unknown", text=f"the traffic of the collectives is not known: {use.reason}"),)
+        return (Note(code="network_unknown", text=f"the collectives have no figures of a network: {use.reason}"),)
     if use.exposed_s < LEAST_SHARE * use.step_s:
         return ()
     fit = ""
     if isinstance(use.fit, AlphaBeta) and isinstance(use.fit.beta_bytes_per_s, float):
         fit = f" (fit over sizes: {format_s(use.fit.alpha_s)} + bytes / {format_bytes_per_s(use.fit.beta_bytes_per_s)})"
+    mean = "" if float(use.calls).is_integer() else " (the mean of steps that differ)"
     text = (
-        f"a step sends {use.bus_bytes / 1e6:.3g} MB in {use.calls:.3g} exchanges over {use.link} at busbw "
+        f"a step sends {use.bus_bytes / 1e6:.3g} MB in {use.calls:.3g} exchanges{mean} over {use.link} at busbw "
         f"{format_bytes_per_s(use.busbw_bytes_per_s)}, {use.dominated_by}-dominated: the bytes need "
         f"{format_ratio(use.bandwidth_share_ratio)} of that time at {format_bytes_per_s(use.link_bytes_per_s)} "
         f"({use.rate_from}){fit}; over a link twice as fast a step would take {format_s(use.step_at_s(2.0 * use.link_bytes_per_s))} "

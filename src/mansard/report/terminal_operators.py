@@ -24,6 +24,8 @@ _COLUMNS = {
 _EXPENDABLE = ("ceiling", "part", "calls", "FLOP/B", "bytes", "FLOP", "bound", "headroom")
 _LEFT = ("bound", "part", "ceiling")
 _FOR_A_NAME = ("calls", "part", "ceiling")
+#: Time of operators over that of the step from which on it is said why.
+_MORE_THAN_A_STEP = 1.02
 _LEAST_NAME, _MOST_NAME, _BRIEF_NAME = 13, 60, 24
 
 
@@ -115,6 +117,8 @@ def operators(page: Page, d: Diagnosis) -> None:
     width = min(_MOST_NAME, room, max(longest, _LEAST_NAME))
     kernels = d.framework == "profile"
     per = "per step" if d.step.source != "none" else "over the whole recording"
+    if d.step.source != "none" and d.step.statistic == "mean":
+        per = "per mean step"
     page.heading("Operators", f"{per}, {len(d.operators)} in all; ? not known, ! cannot be true")
     if not d.operators:
         page.wrapped("none were recorded")
@@ -141,6 +145,8 @@ def operators(page: Page, d: Diagnosis) -> None:
         line(name, texts, bound=STYLES[row.bound.value])
     for title, texts in summed:
         line(title, texts, style="dim")
+    if sum(r.time_s for r in d.operators) > _MORE_THAN_A_STEP * d.step.median_s and d.step.source != "none":
+        page.wrapped("operators that ran at the same time each count in full: together more than a step", style="dim")
     if any(isinstance(r.share_of_ceiling, Implausible) for r in d.operators) and page.verbose:
         for row in d.operators:
             if isinstance(row.share_of_ceiling, Implausible):
