@@ -2,6 +2,7 @@
 # A scheduled check for cron, on a machine that has the program and a store:
 #   17 3 * * *  cd /srv/project && flock -n /run/lock/mansard examples/ci/check.sh bench/suite.yaml examples/ci/rules.yaml main
 # Mails (cron does) what failed or could not be decided, and what passed without joining the baseline; is silent otherwise.
+# Leave out --rules below for the gate that nothing is slower than the baseline, as mansard compare says it.
 # The baseline is started once, by hand: mansard baseline add main DETAILED_JSON
 set -eu
 config=$1 rules=$2 baseline=$3

@@ -103,6 +103,29 @@ def test_check_is_a_gate(call: Any, result: Any, tmp_path: Path) -> None:
     assert call("check", result("b.json"), "--rules", rules, "--baseline", "gone")[0] == 4
 
 
+def test_check_without_rules_holds_it_against_the_baseline(
+    call: Any, result: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "elsewhere" / "history.db"
+    monkeypatch.setenv("MANSARD_STORE", str(store))
+    assert call("check", result("b.json"), "--baseline", "main")[0] == 4
+    assert not store.parent.exists()  # reading makes no store
+    assert call("baseline", "add", "main", result("a.json", gpus=8))[0] == 0
+    assert call("check", result("b.json", 1.002, gpus=8), "--baseline", "main")[0] == 0
+    code, out = call("check", result("c.json", 1.3, gpus=8), "--baseline", "main", "--json")
+    assert (code, {r["verdict"] for r in json.loads(out)["results"]}) == (1, {"slower"})
+    assert call("check", result("d.json", 1.3, gpus=4), "--baseline", "main")[0] == 3  # not comparable
+    single = tmp_path / "single.json"
+    single.write_text(json.dumps({
+        "schema": "samples/1", "environment": {"gpus": 8}, "benchmarks": [{"name": "sort", "metric": "time_s", "runs": [[0.1]]}],
+    }))  # fmt: skip
+    assert call("check", single, "--baseline", "main")[0] == 3  # one sample tells nothing
+    other = tmp_path / "other.json"
+    other.write_text(single.read_text().replace('"sort"', '"merge"'))
+    assert call("check", other, "--baseline-file", result("a.json", gpus=8))[0] == 3  # what the baseline has is gone
+    assert call("check", single)[0] == 2  # neither rules nor a baseline
+
+
 def test_check_writes_files_for_ci_and_replaces_none(call: Any, result: Any, tmp_path: Path) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text(RULES)

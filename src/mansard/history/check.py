@@ -171,7 +171,9 @@ def _key(rule: Rule, rules: Rules) -> tuple[float, float]:
 def _only(record: Record, rules: Sequence[Rule]) -> Record:
     """Return a record with the figures that rules are about, each of them compared, be it primary or not."""
     kept = tuple(
-        dataclasses.replace(m, primary=True) for m in record.measurements if any(r.matches(m.name) for r in rules)
+        dataclasses.replace(m, primary=True)
+        for m in record.measurements
+        if any(r.matches(m.name) and (m.primary or not r.primary) for r in rules)
     )
     return dataclasses.replace(record, measurements=kept)
 

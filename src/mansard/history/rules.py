@@ -42,6 +42,7 @@ class Rule:
         regression_ratio: The largest worsening against the baseline, relative, for `max_regression`.
         floor_s: The smallest difference of a time that counts [s]; None takes the default.
         required: Whether a rule that matches nothing leaves the gate undecided.
+        primary: Whether it is about the figures that `compare` looks at alone, instead of every one that matches.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Rule:
     regression_ratio: float | None = None
     floor_s: float | None = None
     required: bool = True
+    primary: bool = False
 
     def matches(self, name: str) -> bool:
         """Return whether the rule is about a figure."""
@@ -77,6 +79,20 @@ class Rules:
 
     rules: tuple[Rule, ...]
     limits: Limits = field(default_factory=Limits)
+
+
+def built_in_rules() -> Rules:
+    """Return the gate where no rules are given: nothing is `slower` than the baseline, as `compare` says it, and something was measured.
+
+    >>> built_in_rules().rules[0].regression_ratio
+    0.02
+    """
+    limits = Limits()
+    rule = Rule(
+        name="not slower than the baseline", metric="*", condition="max_regression",
+        regression_ratio=limits.tolerance_ratio, primary=True,
+    )  # fmt: skip
+    return Rules(rules=(rule,), limits=limits)
 
 
 def glob_matches(pattern: str, name: str) -> bool:

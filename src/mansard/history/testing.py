@@ -126,7 +126,7 @@ class Gate:
             return [self._record(chosen)]
         from mansard.history.store import open_store
 
-        with open_store(self.store) as store:
+        with open_store(self.store, make=False) as store:
             return store.baseline(chosen).records()
 
 
