@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,15 +48,21 @@ def test_what_is_not_known_stays_unknown() -> None:
 
 
 def test_prices_and_limits_of_the_catalogue() -> None:
-    h100 = load("h100-sxm")
-    latest = price_of(h100)
+    h100, a10g = load("h100-sxm"), load("a10g")
+    missing = price_of(h100)
+    assert isinstance(missing, Unknown)  # sources disagree on what it costs, so it is the user's to say
+    assert missing.needs == ("--usd-per-hour",)
+    (offer,) = a10g.prices
+    older = replace(offer, usd_per_hour=2.0, offer="older", receipt=replace(offer.receipt, date="2020"))
+    both = replace(a10g, prices=(older, offer))
+    latest = price_of(both)
     assert not isinstance(latest, Unknown)
-    assert (latest.usd_per_hour, latest.date) == (6.88, "2025-06")  # the later of the two that are on record
-    earlier = price_of(h100, offer="before the cut")
+    assert (latest.usd_per_hour, latest.certainty) == (1.006, "reported")  # the later of the two
+    earlier = price_of(both, offer="older")
     assert not isinstance(earlier, Unknown)
-    assert earlier.usd_per_hour == 12.29
+    assert earlier.usd_per_hour == 2.0
     with pytest.raises(UsageError, match="no offer"):
-        price_of(h100, offer="nobody")
+        price_of(both, offer="nobody")
     limit = power_limit_of(h100)
     assert not isinstance(limit, Unknown)
     assert (limit.watt, limit.upper_bound, limit.grade) == (700.0, True, Grade.DECLARED)

@@ -170,7 +170,7 @@ def test_the_fewest_devices_against_every_division(name):
     model, where = load_model(name), site(node=4, capacity=40e9)
     job = Job(phase="decode", context=2048, concurrency=4)
     s = size_model(model, where, job)
-    fewest = math.inf
+    fewest = within = math.inf
     depth = model.text.depth
     for tp in range(1, 5):
         for ep in {1, tp}:
@@ -183,10 +183,31 @@ def test_the_fewest_devices_against_every_division(name):
                 need = (m.weight_bytes + m.kv_cache_bytes) * math.ceil(depth / pp) / depth + m.activation_bytes
                 if need <= 40e9:
                     fewest = min(fewest, tp * pp)
+                    within = min(within, tp) if pp == 1 else within
                     break
-    assert s.devices == fewest
+    assert s.devices == within < math.inf  # the node holds it without stages; where fewer do with them, that is said
+    assert (within > fewest) == any(f"that hold it are {fewest} in pipeline stages" in n for n in s.notes)
     assert s.memory_bytes <= 40e9 < s.one_device_bytes
     assert s.short_bytes == pytest.approx(s.one_device_bytes - 40e9)
+
+
+def test_serving_takes_tensor_parallelism_within_the_node_and_says_what_the_fewest_are():
+    # 32 sequences of 8192 tokens: weights 141.1 GB and a cache of 32 x 8192 x 80 x 2 x 8 x 128 x 2 B = 85.9 GB. Three devices of
+    # 85 GB hold a third of it each; 64 heads do not divide by three, so four ranks serve it: less than half the time.
+    model, where = load_model("llama-3.1-70b"), site(capacity=85e9)
+    s = size_model(model, where, Job(phase="decode", context=8192, concurrency=32))
+    assert (s.plan.tp, s.plan.pp, s.devices) == (4, 1, 4)
+    # A rank reads a quarter of weights (less the table of 2.1 GB) and cache: 224.9 GB / 4 / 4e12 B/s = 14.06 ms, and messages.
+    assert s.time_s > (141.107e9 - 2.101e9 + 85.9e9) / 4 / 4e12
+    assert any("3 in pipeline stages (pp3" in n for n in s.notes)
+    # Without a node there are no fast links to prefer.
+    alone = size_model(model, site(node=1, capacity=85e9), Job(phase="decode", context=8192, concurrency=32))
+    assert (alone.plan.tp, alone.plan.pp) == (1, 3)
+
+
+def test_what_one_node_does_not_hold_is_stages_of_full_nodes():
+    s = size_model(load_model("llama-3.1-405b"), site(capacity=85e9), Job(phase="decode", context=8192))
+    assert (s.plan.tp, s.plan.pp) == (8, 2)  # 812 GB of weights: eight devices have 680 GB, sixteen 1360 GB
 
 
 def test_more_memory_never_needs_more_devices():

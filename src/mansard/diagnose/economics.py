@@ -87,7 +87,7 @@ def price_of(sku: Sku, *, offer: str | None = None) -> DevicePrice | Unknown:
         UsageError: no offer has that name.
     """
     if not sku.prices:
-        return Unknown(f"no price of {sku.name} is on record", ("--usd-per-hour",))
+        return Unknown(f"no price of {sku.name} with a source is on record", ("--usd-per-hour",))
     chosen = [p for p in sku.prices if offer is None or offer.lower() in p.offer.lower()]
     if not chosen:
         known = "; ".join(p.offer for p in sku.prices)

@@ -1,20 +1,22 @@
 """How many devices hold a model, how fast they can then be, and what that costs.
 
 The count is found by memory first: for each way to divide the model the fewest devices that hold it, then the fewest of
-all, and of those the fastest. Times are those of `predict`: a bound, and a range where comparable runs are on record.
+all, and of those the fastest. Where these are pipeline stages, serving takes tensor parallelism within a node instead if that
+holds it, and says what the fewest are. Times are those of `predict`: a bound, and a range where comparable runs are on record.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mansard.core import Bound, Unknown, is_known
 from mansard.core.errors import UsageError
-from mansard.core.units import format_bytes
+from mansard.core.units import format_bytes, format_s
 from mansard.diagnose.economics import DevicePrice, cost_of
 from mansard.diagnose.economics import Plan as Priced
+from mansard.plan.divisions import divisions_of
 from mansard.plan.params import NO_CONFIG, Params, weights_floor
 from mansard.plan.site import Site
 from mansard.predict.bound import PhaseBound
@@ -23,7 +25,7 @@ from mansard.predict.estimate import Estimate, Request, estimate, setting_of
 from mansard.workload.cache import CacheLayout
 from mansard.workload.memory import Memory
 from mansard.workload.parallel import InfeasibleError, Plan
-from mansard.workload.records import Model, Moe
+from mansard.workload.records import Model
 from mansard.workload.stages import Parts, group_caches, parts_of, stage_caches
 from mansard.workload.training import Recipe
 
@@ -188,7 +190,7 @@ def size_params(params: Params, site: Site, job: Job) -> Sizing:
 
 
 def size_model(model: Model, site: Site, job: Job) -> Sizing:
-    """Return the fewest devices that hold a model for a job, and what they do.
+    """Return the devices that hold a model for a job, and what they do: the fewest, in the node by tensor parallelism.
 
     Args:
         model: The model.
@@ -206,22 +208,43 @@ def size_model(model: Model, site: Site, job: Job) -> Sizing:
     if isinstance(budget, Unknown) and job.devices is None:
         return _without(model, site, one, budget, short, budget.reason)
     tp_most = job.tp_most or (site.node_devices if isinstance(site.node_devices, int) else TP_MOST)
-    chosen, refused = _fewest(model, job, tp_most, budget)
+    chosen, refused = _fewest(model, job, divisions_of(model, job, tp_most), budget)
     if not chosen:
         why = f"not within {job.most} devices: {refused}" if job.devices is None else refused
         return _without(model, site, one, budget, short, why)
     notes = list(site.notes)
     if isinstance(site.node_devices, Unknown) and job.tp_most is None:
         notes.append(f"{site.node_devices.reason}: tensor parallelism up to {TP_MOST}")
-    sized = [_timed(model, site, job, plan, memory, budget, one.total_bytes, tuple(notes)) for plan, memory in chosen]
-    return min(
-        sized,
-        key=lambda s: (
-            s.fits is not True,
-            s.time_s if is_known(s.time_s) else math.inf,
-            s.memory_bytes if is_known(s.memory_bytes) else math.inf,
-        ),
+
+    def fastest(ways: list[tuple[Plan, Memory]], *more: str) -> Sizing:
+        told = (*notes, *more)
+        return min((_timed(model, site, job, *way, budget, one.total_bytes, told) for way in ways), key=_speed)
+
+    found = fastest(chosen)
+    staged = found.plan is not None and found.plan.pp > 1
+    if not staged or job.devices is not None or job.phase == "train":
+        return found
+    several = job.tp_most is not None or isinstance(site.node_devices, int)
+    served = _tensor_first(model, job, tp_most, budget, several=several)
+    better = fastest(served, _fewer(found)) if served else found
+    # Where the link is on no record, messages of tensor ranks have no time: then the fewest devices it is.
+    return better if is_known(better.time_s) else found
+
+
+def _speed(s: Sizing) -> tuple[bool, float, float]:
+    return (
+        s.fits is not True,
+        s.time_s if is_known(s.time_s) else math.inf,
+        s.memory_bytes if is_known(s.memory_bytes) else math.inf,
     )
+
+
+def _fewer(s: Sizing) -> str:
+    """What the fewest devices are, where another division is shown."""
+    split = " ".join(f"{k}{v}" for k, v in (("tp", s.plan.tp), ("pp", s.plan.pp)) if v > 1) if s.plan else ""
+    took = f", {format_s(s.time_s)} at least" if is_known(s.time_s) else ""
+    each = f", {format_bytes(s.memory_bytes)} each" if is_known(s.memory_bytes) else ""
+    return f"the fewest {s.device} that hold it are {s.devices} in pipeline stages ({split}{each}{took})"
 
 
 def _check(job: Job) -> None:
@@ -300,13 +323,28 @@ def _memory_of(model: Model, request: Request) -> Memory:
     return _KNOWN[key][1]
 
 
-def _fewest(model: Model, job: Job, tp_most: int, budget: float | Unknown) -> tuple[list[tuple[Plan, Memory]], str]:
+def _tensor_first(
+    model: Model, job: Job, tp_most: int, budget: float | Unknown, *, several: bool
+) -> list[tuple[Plan, Memory]]:
+    """Divisions as they are served: tensor parallel within a node, and stages only over `several` nodes that are full."""
+    divisions = list(divisions_of(model, job, tp_most))
+    found, _ = _fewest(model, job, [(base, (1,)) for base, _ in divisions], budget)
+    for tp in range(tp_most, 1, -1) if several else ():
+        if found:
+            break
+        found, _ = _fewest(model, job, [d for d in divisions if d[0].tp == tp], budget)
+    return found
+
+
+def _fewest(
+    model: Model, job: Job, divisions: Iterable[tuple[Plan, Sequence[int]]], budget: float | Unknown
+) -> tuple[list[tuple[Plan, Memory]], str]:
     """The ways to divide the work over the fewest devices that hold it, or over the devices that were asked for."""
     found: list[tuple[Plan, Memory]] = []
     refused = "no division is possible"
     least = math.inf
     fewest = job.most if job.devices is None else job.devices
-    for base, ways in _divisions(model, job, tp_most):
+    for base, ways in divisions:
         for stages in ways:
             devices = base.tp * base.dp * stages
             if devices > fewest or (job.devices is not None and devices != job.devices):
@@ -332,28 +370,6 @@ def _fewest(model: Model, job: Job, tp_most: int, budget: float | Unknown) -> tu
     holds = [f for f in found if isinstance(budget, Unknown) or f[1].total_bytes <= budget]
     # Where none holds it, the one that comes nearest says by how much.
     return holds or sorted(found, key=lambda f: f[1].total_bytes)[:1], refused
-
-
-def _divisions(model: Model, job: Job, tp_most: int) -> Iterator[tuple[Plan, Sequence[int]]]:
-    """Plans without pipeline stages, each with the numbers of stages to try, the fewest devices first."""
-    experts = any(isinstance(b, Moe) for g in model.text.groups for b in g.layer.blocks)
-    for tp in range(1, tp_most + 1):
-        if job.phase == "train":
-            batch = job.batch or 1
-            for dp in (d for d in range(1, batch + 1) if batch % d == 0):
-                yield Plan(tp=tp, dp=dp, zero=3), (1,)
-            continue
-        stages = range(1, model.text.depth + 1)
-        for ep in (1, tp) if experts and tp > 1 else (1,):
-            if job.devices is None:
-                yield Plan(tp=tp, ep=ep), stages
-                continue
-            for dp in (
-                d for d in range(1, job.devices + 1) if job.devices % (tp * d) == 0 and job.concurrency % d == 0
-            ):
-                ranks = job.devices // tp // dp
-                if ranks <= model.text.depth:
-                    yield Plan(tp=tp, ep=ep, dp=dp), (ranks,)
 
 
 def _timed(

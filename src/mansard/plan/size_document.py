@@ -50,6 +50,7 @@ def size_document(
         "side_by_side": _side_by_side(sizings, models),
         "left_out": [{"device": name, "reason": reason} for name, reason in left_out],
         "cost_is": _cost_is(job),
+        "division_is": _division_is(job),
         "time_is": {
             "train": "the floor of one optimizer step", "prefill": "the floor of one prompt",
         }.get(job.phase, "the floor of one decode step"),
@@ -61,6 +62,19 @@ def _cost_is(job: Job) -> str:
         return "USD of the training run at the floor of its steps: it costs no less"
     tokens = "prompt tokens" if job.phase == "prefill" else "output tokens, prompts not counted"
     return f"USD of a million {tokens}, at the floor of the time: they cost no less"
+
+
+def _division_is(job: Job) -> str:
+    """What the division assumes, and which verb to ask for one to build."""
+    if job.phase == "train":
+        assumed = "ZeRO 3 over data-parallel ranks, tensor parallel within the node"
+    elif job.devices is not None:
+        assumed = "the fastest floor on the devices that were asked for"
+    else:
+        assumed = "tensor parallel within the node where that holds it, stages beyond"
+    return (
+        f"{assumed}; at full rates. To choose a division believe plan shard: it compares all of them at published rates"
+    )
 
 
 def candidate(s: Sizing) -> dict[str, Any]:

@@ -75,7 +75,8 @@ def size_text(document: Mapping[str, Any], *, rows: int = 24) -> str:
     granted = [n for c in candidates for n in c["notes"]] if len(candidates) <= 4 else _shared(candidates)
     won = [c for i, c in enumerate(candidates) if i in winners]
     bases = [f"{key}: {c[key]['basis']}" for c in won for key in ("tpot", "step") if c[key]]
-    out += notes_text([f"time: {document['time_is']}; cost: {document['cost_is']}", *bases, *granted], "to know")
+    meant = [f"time: {document['time_is']}; cost: {document['cost_is']}", f"division: {document['division_is']}"]
+    out += notes_text([*meant, *bases, *granted], "to know")
     if left := document["left_out"]:
         out += notes_text([f"{item['device']}: {item['reason']}" for item in left], "not judged")
     return "\n".join(out)
@@ -106,6 +107,12 @@ def _size_model(
             f"{mark} {shorten(clean(c['device']), 15):<16}{shown(c['devices'], _count):>6} {split:<11}{each:>8}"
             f"{_low(first):>9}{_low(c['ttft']):>9}{shown(c['tokens_per_s'], _count):>9}{shown(c['cost'], _money):>9}"
         )
+    unpriced = [
+        c for _, c in found[:rows] if known(c["time_s"]) and not known(c["cost"]) and "usd_per_hour" not in c["price"]
+    ]
+    if unpriced:
+        who = clean(unpriced[0]["device"])
+        lines += wrapped(f"{last} ?: no price with a source is on record; --usd-per-hour {who}=USD gives one")
     if len(found) > rows:
         lines.append(f"  {len(found) - rows} more devices (all with --json)")
     reasons = [f"{c['device']}: {c['why_not']}" for _, c in found[:rows] if c["why_not"]]
@@ -163,7 +170,8 @@ def _expected(c: Mapping[str, Any], train: bool) -> list[str]:
         p = c["price"]
         date = f", {p['date']}" if p["date"] else ""
         sure = "" if p["certainty"] == "given" else f", {p['certainty']}"
-        lines += wrapped(f"{p['usd_per_hour']:g} USD per device and hour: {p['offer']}{date}{sure}")
+        where = "" if p["certainty"] == "given" else f" by {p['source']}"
+        lines += wrapped(f"{p['usd_per_hour']:g} USD per device and hour: {p['offer']}{date}{sure}{where}")
     one, every = c["one_device_weights_time_s"], c["all_weights_time_s"]
     if known(one) and known(every) and not train:
         lines += wrapped(
