@@ -97,6 +97,13 @@ def test_said_to_be_one_step_it_is_five_times_as_much(five_steps: Path, capsys: 
     assert found["mfu_ratio"] == pytest.approx(found["kernel_union_ratio"] * found["gpu_kernel_union_s"] / wall)
 
 
+def test_mfu_without_a_region_names_those_of_the_file(five_steps: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = run(capsys, "trace", "mfu", str(five_steps), "--flops", "131.94 TFLOP", "--peak", "989 TFLOP/s")
+    assert (code, found["error"]["code"]) == (2, "region_missing")
+    assert found["error"]["hint"].startswith("--region 'ProfilerStep")
+    assert "(of 5 steps), or 'train'" in found["error"]["hint"]
+
+
 def test_diagnose_refuses_it_too(five_steps: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, found = run(capsys, "diagnose", str(five_steps), *FORWARD, "--flops-are", "forward")
     assert code == 3

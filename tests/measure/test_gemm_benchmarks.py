@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -257,3 +258,21 @@ def test_new_data_is_really_used(impl):
     assert prepared.verify().error_ratio < 1.0
     if impl != "numpy":  # there the operands are views of the same memory
         assert not np.array_equal(first, np.array([o.values for o in prepared.operands() if o.name == "a"]))
+
+
+def test_the_type_of_a_result_that_is_not_said_is_told(tmp_path: Path) -> None:
+    from mansard.core.errors import UsageError
+    from mansard.measure.config.plan import load_plan
+
+    path = tmp_path / "c.yaml"
+
+    def notes(types: str) -> str:
+        path.write_text(f"benchmarks:\n  - {{name: gemm, m: 64, n: 64, k: 64, {types}}}\n")
+        return " ".join(load_plan(path).notes)
+
+    assert "in_dtype f32 and its default out_dtype bf16" in notes("in_dtype: f32")
+    for said in ("in_dtype: f32, out_dtype: f32", "in_dtype: bf16"):
+        assert "default out_dtype" not in notes(said)
+    with pytest.raises(UsageError, match="gemm has no parameter 'dtype'") as refused:
+        notes("dtype: f32")
+    assert refused.value.hint.startswith("say in_dtype, out_dtype, accumulate")

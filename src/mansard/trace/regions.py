@@ -271,15 +271,19 @@ def choose(ranges: Ranges, name: str, *, match: Match = "auto", device: int | No
                 hint="mark the region with nvtx.range or record_function",
                 code="no_ranges",
             )
-        bases = sorted(
-            {base_name(names[i]) for i in used.tolist()}, key=lambda base: ("::" in base, base)
-        )  # operators last
+        bases = shown_names(ranges)
         near = difflib.get_close_matches(name, bases, n=5, cutoff=0.6) or bases[:5]
         where = "" if device is None else " with work on that device"
         raise UsageError(f"no range{where} has the name {name!r}", hint=f"such as {', '.join(map(repr, near))}; "
                          "mansard trace regions lists them", code="region_not_found")  # fmt: skip
     table = ranges.table
     return rows[np.lexsort((-table.end_ns[rows], table.start_ns[rows]))]
+
+
+def shown_names(ranges: Ranges) -> list[str]:
+    """Return the names of a profile's ranges without their numbers, operators of the framework last."""
+    bases = {base_name(ranges.timeline.names[i]) for i in np.unique(ranges.table.name).tolist()}
+    return sorted(bases, key=lambda base: ("::" in base, base))
 
 
 def _matching(names: tuple[str, ...], used: list[int], name: str, match: Match) -> list[int]:

@@ -10,7 +10,10 @@ import click
 from mansard.cli.trace.common import file_options, ncu_option
 
 if TYPE_CHECKING:
+    from mansard.core.errors import UsageError
     from mansard.diagnose.utilisation import Work
+    from mansard.trace.profile_steps import ProfileSteps
+    from mansard.trace.regions import Ranges
 
 
 _CONVENTION = {
@@ -22,7 +25,9 @@ _CONVENTION = {
 
 @click.command("mfu", short_help="MFU of one occurrence of a region.")
 @file_options
-@click.option("--region", "--name", "region", required=True, metavar="NAME", help="The range.")
+@click.option(
+    "--region", "--name", "region", metavar="NAME", help="The range; needed. Without it the file's are named."
+)
 @click.option(
     "--occurrence",
     "--occurrence-index",
@@ -118,15 +123,40 @@ def command(**options: Any) -> int:
     ranges = attribute(timeline, kinds=kinds or (Kind.ANNOTATION,))
     used = timeline.used_devices if device is None else (device,)
     chip = identify([timeline.devices[d] for d in used], hardware=options["hardware"])
+    steps = find_steps(timeline)
+    if options["region"] is None:
+        raise _which_region(ranges, steps)
     use = region_use(
         ranges, options["region"], work, compute_peak(chip, given_flop_per_s=peak, dtype=options["dtype"]),
         occurrence=options["occurrence"], match=options["match"], device=device, gpus=options["gpus"],
-        all_threads=options["all_threads"], of_kernels=options["source"] == "kernel", steps=find_steps(timeline),
+        all_threads=options["all_threads"], of_kernels=options["source"] == "kernel", steps=steps,
         flop_of=options["flops_of"],
     )  # fmt: skip
     document = mfu_document(timeline, use, chip)
     deliver(document, mfu_lines, as_json=options["as_json"])
     return 0 if is_known(use.mfu) and document["status"] == "complete" else 3
+
+
+def _which_region(ranges: Ranges, steps: ProfileSteps) -> UsageError:
+    """Return what to say where no range is named: those of the file, the one that marks its steps first."""
+    from mansard.core.errors import UsageError
+    from mansard.trace.regions import shown_names
+
+    names = shown_names(ranges)
+    if not names:
+        return UsageError(
+            "--region is missing, and the profile has no ranges", hint="mark the region with nvtx.range or record_function",
+            code="no_ranges",
+        )  # fmt: skip
+    marked = [n for n in names if steps.count and steps.name and n.startswith(steps.name)]
+    first = [*marked[:1], *(n for n in names if n not in marked)][:5]
+    count = f" (of {steps.count} steps)" if marked else ""
+    return UsageError(
+        "--region is missing: MFU is that of one occurrence of a range",
+        hint=f"--region {first[0]!r}{count}{', or ' if first[1:] else ''}{', '.join(map(repr, first[1:]))}; "
+        "mansard trace regions lists them",
+        code="region_missing",
+    )
 
 
 def peak_of(options: Mapping[str, Any]) -> float | None:

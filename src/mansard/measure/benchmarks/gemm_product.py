@@ -175,6 +175,8 @@ def work_of(p: Product, impl: str, where: Where) -> Work:
     convention = "2mnk; the epilogue (alpha, beta, scales) is vector work and apart; each operand moved once"
     if executed != p.dtype:
         convention += f"; {p.dtype} is computed in {executed} here, which is not what its name says"
+    if p.dtype in ("f32", "f64") and p.out not in (p.dtype, "f64"):
+        convention += f"; operands are {p.dtype}, the result is rounded to {p.out} (out_dtype)"
     return Work(
         demand=demand_of(p), headline="flop", peak=(p.dtype, p.accumulate, "matrix"), convention=convention,
         compiler_flop=compiler_flop(p, impl, executed),

@@ -159,7 +159,23 @@ def _layers(
             fixed[name] = (values[0], place)
         else:
             axes[name] = (values, place)
+    _say_default_result(benchmark, entry, {**fixed, **axes}, notes)
     return _Layers(fixed=fixed, axes=_impl_last(axes, fixed, in_sweep=IMPL.name in block.axes))
+
+
+def _say_default_result(
+    benchmark: Benchmark, entry: Written, given: Mapping[str, tuple[Any, Place | None]], notes: Notes
+) -> None:
+    """Say which type the result has where an entry tells that of the operands alone."""
+    if "in_dtype" not in given or "out_dtype" in given:
+        return
+    default = next((p.default for p in benchmark.parameters if p.name == "out_dtype"), None)
+    value, place = given["in_dtype"]
+    if default is not None and value != default:
+        told = ", ".join(map(str, value)) if isinstance(value, tuple) else value
+        notes.add(
+            f"{entry.name} has in_dtype {told} and its default out_dtype {default}: say out_dtype for another", place
+        )
 
 
 def _impl_last(
@@ -182,6 +198,12 @@ def _once(name: str, word: str, seen: dict[str, str], place: Place, entry: Writt
 
 def _parameter_name(word: str, place: Place, benchmark: Benchmark, entry: Written, notes: Notes) -> str | None:
     meaning = meaning_of(word, benchmark, entry.name)
+    own = [p.name for p in benchmark.parameters if p.kind == "dtype"]
+    if meaning is None and word == "dtype" and own:
+        raise config_error(
+            place, f"{entry.name} has no parameter 'dtype', because its operands and its result may differ",
+            hint=f"say {', '.join(own)}; a dtype under `global` is for the benchmarks that have one", code="unknown_name",
+        )  # fmt: skip
     if meaning is None:
         raise unknown_name(place, "parameter", word, known_words(benchmark, entry.name), within=entry.name)
     if meaning.parameter is None:
