@@ -80,3 +80,17 @@ def test_a_memory_fraction_that_leaves_nothing_is_refused(capfd):
     )
     assert code == 2
     assert "leaves no memory" in err
+
+
+def test_a_message_wraps_on_a_terminal_and_stays_one_line_elsewhere(monkeypatch):
+    from mansard.cli.main import _fitted
+
+    text = "mansard: " + "a word and " * 12 + "/a/path/that-is-long-and-stays-whole"
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
+    assert _fitted(text) == text
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    lines = _fitted(text).split("\n")
+    assert len(lines) > 3
+    assert all(len(line) <= 40 for line in lines)
+    assert " ".join(line.strip() for line in lines) == text

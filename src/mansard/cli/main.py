@@ -165,10 +165,26 @@ def _explained(error: Exception, args: list[str]) -> int:
             click.echo(json.dumps(error.to_dict()))
     else:
         with contextlib.suppress(OSError):  # nobody can be told
-            click.echo(f"mansard: {error.message}", err=True)
+            click.echo(_fitted(f"mansard: {error.message}"), err=True)
             if error.hint:
-                click.echo(f"  hint: {error.hint}", err=True)
+                click.echo(_fitted(f"  hint: {error.hint}"), err=True)
     return error.exit_code
+
+
+def _fitted(text: str) -> str:
+    """Return a message in lines of the terminal's width; one line where stderr is no terminal, so that scripts can search it."""
+    import shutil
+    import textwrap
+
+    if not sys.stderr.isatty():
+        return text
+    width = max(shutil.get_terminal_size((80, 24)).columns, 20)
+    # Paths and commands stay whole, so that they can be copied.
+    lines = (
+        textwrap.wrap(line, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False) or [""]
+        for line in text.split("\n")
+    )
+    return "\n".join(part for found in lines for part in found)
 
 
 def _wants_json(args: list[str]) -> bool:
