@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
+from urllib.parse import urlsplit
 
 from mansard.core.units import format_bytes, format_s
 from mansard.report.text import clean, shorten
@@ -170,7 +171,7 @@ def _expected(c: Mapping[str, Any], train: bool) -> list[str]:
         p = c["price"]
         date = f", {p['date']}" if p["date"] else ""
         sure = "" if p["certainty"] == "given" else f", {p['certainty']}"
-        where = "" if p["certainty"] == "given" else f" by {p['source']}"
+        where = "" if p["certainty"] == "given" else f" by {urlsplit(p['source']).netloc or p['source']}"
         lines += wrapped(f"{p['usd_per_hour']:g} USD per device and hour: {p['offer']}{date}{sure}{where}")
     one, every = c["one_device_weights_time_s"], c["all_weights_time_s"]
     if known(one) and known(every) and not train:
