@@ -13,6 +13,7 @@ import pytest
 
 from mansard.cli import run as verb
 from mansard.cli.main import _wants_json, main
+from mansard.cli.run_job import launch_of, of_rank
 from mansard.core.errors import InputError
 
 
@@ -155,3 +156,42 @@ def test_json_of_a_program_of_which_nothing_was_profiled_is_one_document(
         main(["run", "--json", "--ceilings", "ceilings.json", "fails.py"])
     assert ended.value.code == code
     assert "error" in json.loads(capfd.readouterr().out)
+
+
+SECOND = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "given", "expected"),
+    [
+        (SECOND, "out/r.json", "out/r-rank1.json"),
+        (SECOND, "out/r-{rank}.json", "out/r-1.json"),
+        (SECOND, "kept", "kept-rank1"),
+        (SECOND, os.devnull, os.devnull),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, "r.json", "r-rank1.json"),  # where rank 0 is does not matter here
+        ({**SECOND, "RANK": "0", "WORLD_SIZE": "1"}, "r.json", "r.json"),
+        ({}, "r.json", "r.json"),
+        ({"RANK": "one", "WORLD_SIZE": "2"}, "r.json", "r.json"),
+    ],
+)
+def test_a_rank_has_files_of_its_own(environment: dict[str, str], given: str, expected: str) -> None:
+    assert of_rank(Path(given), launch_of(environment)) == Path(expected)
+
+
+def test_a_rank_of_which_nothing_was_recorded_does_not_end_its_job(
+    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "idle.py").write_text("")
+    (folder / "ceilings.json").write_text(
+        json.dumps(
+            {"schema": "ceilings/1", "tool_version": "0", "created": "2026-11-30T00:00:00+00:00", "environment": {},
+             "ceilings": [{"resource": {"area": "compute", "dtype": "f32", "engine": "matrix"}, "value": 2e11,
+                           "unit": "FLOP/s", "kind": "measured", "scope": "node", "source": "made by hand"}]}
+        )
+    )  # fmt: skip
+    for name, value in SECOND.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "-o", "r.json", "--ceilings", "ceilings.json", "idle.py"])
+    assert ended.value.code == 0
+    assert "rank 1 of 2 writes r-rank1.json" in capfd.readouterr().err

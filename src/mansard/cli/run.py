@@ -66,11 +66,20 @@ def command(
     The program keeps its arguments, standard input, output, working directory and exit code; the diagnosis follows on
     stderr. Options for mansard go before PROGRAM.
 
+    Exit code: the program's own where that is not 0, else 3 where no judgement is possible. In a job of several ranks
+    (torchrun, Slurm, MPI, ...) it is the program's own whatever the verdict is, or the launcher would end the other ranks.
+    There {rank} in -o, --report and --keep is the rank; without it, -rankN is added before the suffix.
+
     \b
     Examples:
       mansard run train.py --epochs 3
       mansard run --report out.html -m my_package.train
     """
+    from mansard.cli.run_job import launch_of, of_rank, with_rank
+
+    launch = launch_of()
+    asked = [p for p in (output, report, keep) if p is not None]
+    output, report, keep = (of_rank(p, launch) for p in (output, report, keep))
     may_write(output, force=force)
     may_write(report, force=force, option="--report")
     _may_keep(keep, force=force)
@@ -85,15 +94,18 @@ def command(
         if not quiet:
             click.echo(f"mansard: {text}", err=True)
 
+    named = [p for p in (output, report, keep) if p is not None]
+    if launch is not None and named != asked:
+        talk(f"rank {launch.rank} of {launch.world} writes {', '.join(str(p) for p in named)}")
     _stated(network_rate)  # refused before anything is measured
     ceilings = _with_network(_ceilings(ceilings_file, talk), network_rate)
     before = _probe(ceilings) if ceilings_file is None else None
-    exit_code, trace, failed = _recorded([program, *args], as_module, as_json, keep, talk)
+    exit_code, trace, failed = _recorded([program, *args], as_module, as_json, keep, talk, in_job=launch is not None)
     if trace is None:
         return _unless_failed(failed, exit_code)
     line = shlex.join((["-m"] if as_module else []) + [program, *args])
     ceilings = _with_network(_for_threads(ceilings, trace.threads, ceilings_file, talk), network_rate)
-    diagnosis = _diagnosed(trace, ceilings, before, line)
+    diagnosis = with_rank(_diagnosed(trace, ceilings, before, line), launch)
     if ceilings_file is not None:
         diagnosis = _with_origin(diagnosis, ceilings.machine, str(ceilings_file))
 
@@ -108,7 +120,7 @@ def command(
     except InputError as error:
         _unless_failed(failed, 0)
         return _unless_failed(error, exit_code)
-    return _unless_failed(failed, exit_code) or _own_exit_code(diagnosis)
+    return _unless_failed(failed, exit_code) or (0 if launch is not None else _own_exit_code(diagnosis))
 
 
 def _no_option(word: str) -> None:
@@ -134,11 +146,12 @@ def _unless_failed(failed: InputError | None, exit_code: int) -> int:
 
 
 def _recorded(
-    program: list[str], as_module: bool, as_json: bool, keep: Path | None, talk: Any
+    program: list[str], as_module: bool, as_json: bool, keep: Path | None, talk: Any, *, in_job: bool = False
 ) -> tuple[int, RunTrace | None, InputError | None]:
     """Run the program; return its exit code, what it did, and why that could not be kept.
 
-    What it did is None where it failed before anything was recorded.
+    What it did is None where it failed before anything was recorded. One rank of a job of which nothing was recorded is no
+    error: its launcher would end the other ranks.
     """
     from mansard.trace.load import load_run
     from mansard.trace.recorders.record import record
@@ -157,7 +170,7 @@ def _recorded(
         try:
             return recording.exit_code, load_run(scratch), failed
         except UndecidedError as error:
-            if recording.exit_code == 0:
+            if recording.exit_code == 0 and not in_job:
                 raise
             talk(f"{error.message} {error.hint}".strip())
             if as_json:  # the exit code is the program's; what there is to say of it is a document all the same
