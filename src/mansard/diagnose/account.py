@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.core import Bound
+from mansard.diagnose.alike import alike
 from mansard.diagnose.judge_operators import JudgedOperator, MemoryEvidence
 from mansard.diagnose.overhead import STEP_NOISE
 from mansard.diagnose.records import SHARE_KINDS
@@ -23,8 +24,6 @@ from mansard.trace.run import Part, RunTrace, WaitCause
 
 #: An unprofiled step this much slower than the profiled ones is more than noise.
 NOISE_RATIO = 0.25
-#: From this difference of the median window's work from the mean one's on, windows do different work.
-UNLIKE_RATIO = 0.03
 #: A gap of up to so many calls of the smallest operation is that of calling the next one.
 CALLING = 3.0
 #: At least this share of the recorded dispatch is kept, whatever the profiler is thought to have added to it.
@@ -106,7 +105,7 @@ def windows_of(trace: RunTrace) -> Windows:
     """Return the steady steps; where there are none, everything that was recorded as one window."""
     if trace.steps.count > 0:
         windows = Windows(start_ns=trace.steps.start_ns, end_ns=trace.steps.end_ns, repeated=True)
-        return replace(windows, alike=_alike(trace, windows))
+        return replace(windows, alike=alike(trace, windows.start_ns, windows.end_ns))
     first, last = trace.window_ns
     if trace.op.size:
         first, last = max(first, int(trace.start_ns.min())), min(last, int(trace.end_ns.max()))
@@ -115,24 +114,6 @@ def windows_of(trace: RunTrace) -> Windows:
         end_ns=np.array([max(last, first + 1)], dtype=np.int64),
         repeated=False,
     )
-
-
-def _alike(trace: RunTrace, windows: Windows) -> bool:
-    """Return whether the median window does the work of the mean one.
-
-    The work of a window is what its operations would take if each took the mean of its kind, so that a step which was slow
-    for another reason counts like the others, and one that did more does not.
-    """
-    mine = inside(windows, trace.start_ns)
-    if not mine.any():
-        return True
-    kind = trace.op[mine]
-    length = (trace.end_ns[mine] - trace.start_ns[mine]).astype(np.float64)
-    count = np.bincount(kind, minlength=len(trace.operators))
-    each = np.bincount(kind, weights=length, minlength=len(trace.operators)) / np.maximum(count, 1)
-    window = np.searchsorted(windows.start_ns, trace.start_ns[mine], side="right") - 1
-    work = np.bincount(window, weights=each[kind], minlength=windows.count)
-    return bool(abs(float(np.median(work)) / float(work.mean()) - 1.0) <= UNLIKE_RATIO) if work.mean() > 0 else True
 
 
 def inside(windows: Windows, start_ns: Int64Array) -> npt.NDArray[np.bool_]:
