@@ -96,7 +96,7 @@ def short(name: str, limit: int = 36) -> str:
     """Return a name for a sentence; of a longer one both ends.
 
     >>> short("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_cublas")
-    'sm90_xmma_gemm_bf16bf16..._tn_n_cublas'
+    'sm90_xmma_gemm_bf16bf16...n_n_cublas'
     """
     return name if len(name) <= limit else f"{name[: limit - 13]}...{name[-10:]}"
 
