@@ -66,6 +66,12 @@ def test_many_small_calls_more_are_other_work() -> None:
     assert not alike(([[Ran(ADD, 4.0), *small * 3]] * 3 + [[Ran(ADD, 4.0), *small * 103]]) * 3)
 
 
+def test_a_long_call_of_few_bytes_every_fourth_step_is_other_work() -> None:
+    # 12 bytes more, one call in 50 more, but 8 ms beside 12 ms: 14 ms in the mean step; it comes back, so it is no stalled call.
+    usual = [Ran(GEMM, 12.0 / 50)] * 50
+    assert not alike(([usual] * 3 + [[*usual, Ran(TINY, 8.0)]]) * 3)
+
+
 def behind(kinds: list[list[Operator]], late_ms: list[float]) -> RunTrace:
     """Return a run of steps of 10 ms, each asking for operations of 4 ms, the first of them running so much after its start."""
     op, start, operators = [], [], []

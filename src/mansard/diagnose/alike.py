@@ -30,8 +30,8 @@ def alike(trace: RunTrace, start_ns: Int64Array, end_ns: Int64Array) -> bool:
     """Return whether the median window does the work of the mean one.
 
     Windows are unlike where what they are worth differs, and some amount of work with it. A window is worth what its calls take
-    if each takes what the middle call of its kind does. The amounts are calls, FLOP, bytes, and the time of operations whose
-    demand is not known, as far as their kind is seen in more than one window.
+    if each takes what the middle call of its kind does. The amounts are calls, FLOP, bytes, and that worth of the kinds that are
+    seen in more than one window: what comes back, such as an exchange or a checkpoint every few steps, is no accident.
 
     Args:
         trace: The run.
@@ -139,5 +139,5 @@ def _amounts(kinds: list[Operator], worth: FloatArray, calls: FloatArray) -> lis
     flop = np.array([_flop(k.demand) for k in kinds])
     size = np.array([_bytes(k.demand) for k in kinds])
     one = np.ones(len(kinds))
-    hidden = np.array([isinstance(k.demand, Unknown) for k in kinds]) & ((calls > 0).sum(axis=1) > 1)
-    return [(one, one), (flop, flop), (size, size), (np.where(hidden, worth, 0.0), worth)]
+    recurs = (calls > 0).sum(axis=1) > 1
+    return [(one, one), (flop, flop), (size, size), (np.where(recurs, worth, 0.0), worth)]
