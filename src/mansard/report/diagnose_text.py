@@ -43,6 +43,9 @@ def answer_text(
     text = "".join(f"{line}\n" for line in out)
     for one in pages:
         shown = answer.diagnosis if one is None else one.diagnosis
+        if one is not None and answer.job is None and len(answer.devices) > 1:
+            first = f", the busiest of {len(answer.devices)}" if one is answer.devices[0] else ""
+            text += f"device {clean(one.label)}{first}:\n"
         text += render(shown, width=width, color=color, verbose=verbose, encoding=encoding)
         if one is not None and verbose:
             more = [*table_lines(one.table, width=width), *number_lines(one.metrics, one.fixed_costs, width=width)]
