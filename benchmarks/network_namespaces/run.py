@@ -33,11 +33,11 @@ def diagnosed(
     limit_s: float = 240.0,
 ) -> dict[str, Any]:  # fmt: skip
     """Train on all ranks, rank 0 as a guest of `mansard run`, and return its document."""
-    out = folder / "run.json"
+    out = folder / "run-0.json"
     train = [str(HERE / "train.py"), *words]
     more = ["--ceilings", str(ceilings)] if ceilings is not None else []
     more += ["--keep", str(keep)] if keep is not None else []
-    mansard = [sys.executable, "-m", "mansard", "run", "-q", "--force", "-o", str(out), *more, *train]
+    mansard = [sys.executable, "-m", "mansard", "run", "-q", "--force", "-o", str(folder / "run-{rank}.json"), *more, *train]
     ranks = [mansard, *[[sys.executable, *train]] * (len(net.names) - 1)]
     done = namespaces.run_ranks(net, ranks, limit_s=limit_s)
     for rank, result in enumerate(done):

@@ -51,7 +51,7 @@ def ceilings(tmp_path_factory) -> Path:
 
 
 def diagnosed(net, folder: Path, ceilings: Path, words: list[str], more: tuple[str, ...] = ()) -> dict:
-    out = folder / "run.json"
+    out = folder / "run-0.json"
     mansard = [
         sys.executable,
         "-m",
@@ -59,7 +59,7 @@ def diagnosed(net, folder: Path, ceilings: Path, words: list[str], more: tuple[s
         "run",
         "-q",
         "-o",
-        str(out),
+        str(folder / "run-{rank}.json"),
         "--force",
         "--ceilings",
         str(ceilings),
