@@ -179,3 +179,32 @@ def test_a_store_by_option_is_another_one(call: Any, result: Any, tmp_path: Path
     call("baseline", "add", "main", result("a.json"), "--store", tmp_path / "team.db")
     assert "no baselines" in call("baseline", "list")[1]
     assert "main" in call("baseline", "list", "--store", tmp_path / "team.db")[1]
+
+
+def test_reading_makes_no_store_and_says_where_none_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "new" / "history.db"
+    monkeypatch.setenv("MANSARD_STORE", str(store))
+
+    def run(*args: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            main(list(args))
+        out, err = capsys.readouterr()
+        return int(stop.value.code or 0), out, err
+
+    for verb in (("show", "main"), ("trend",), ("trend", "main"), ("rm", "main"), ("export", "main")):
+        code, out, err = run("baseline", *verb)
+        assert (code, out) == (4, ""), verb
+        assert f"there is no store at {store}" in err
+    code, out, err = run("baseline", "list")
+    assert (code, out[:12]) == (0, "no baselines")
+    assert f"there is no store at {store}" in err
+    document = json.loads(run("baseline", "list", "--records", "--json")[1])
+    assert (document["baselines"], document["records"], document["store"]) == ([], [], f"sqlite:///{store}")
+    assert not store.parent.exists()
+    store.parent.mkdir()
+    store.touch()  # an empty file is no store either
+    assert run("baseline", "show", "main")[0] == 4
+    assert [p.name for p in store.parent.iterdir()] == ["history.db"]
+    assert store.stat().st_size == 0

@@ -387,3 +387,26 @@ def test_urls() -> None:
 def test_a_server_that_is_not_there_is_an_error_with_a_hint() -> None:
     with pytest.raises(InputError, match=r"the store .* failed"):
         open_store("postgresql://nobody:secret@127.0.0.1:1/none")
+
+
+def test_a_reader_makes_no_store(store_url: str) -> None:
+    for _ in range(2):  # the first one left nothing behind
+        with pytest.raises(InputError, match="there is no store") as caught:
+            open_store(store_url, make=False)
+        assert caught.value.code == "no_store"
+    open_store(store_url).close()
+    with open_store(store_url, make=False) as store:
+        assert store.baselines() == []
+
+
+def test_a_database_of_another_program_is_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE song (id INTEGER)")
+    connection.commit()
+    connection.close()
+    before = path.read_bytes()
+    for make in (True, False):
+        with pytest.raises(InputError, match=r"holds tables of another program \(song\)"):
+            open_store(str(path), make=make)
+    assert path.read_bytes() == before

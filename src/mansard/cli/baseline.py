@@ -140,15 +140,26 @@ def import_(files: tuple[Path, ...], name: str | None, **options: Any) -> int:
 def list_(store_at: str | None, records: bool, as_json: bool) -> int:
     """List the baselines of the store, or its results."""
     from mansard.core.document import dumps, header
-    from mansard.history.store import open_store
+    from mansard.core.errors import InputError
+    from mansard.history.connection import NO_STORE, shown, store_url
+    from mansard.history.store import Stored, Summary, open_store
     from mansard.report.history_text import baselines_text, figures_text, stored_json
 
-    with open_store(store_at) as store:
-        names = store.baselines()
-        rows = store.records() if records else []
+    names: list[Summary] = []
+    rows: list[Stored] = []
+    try:
+        with open_store(store_at, make=False) as store:
+            names = store.baselines()
+            rows = store.records() if records else []
+    except InputError as error:
+        if error.code != NO_STORE:
+            raise
+        click.echo(error.message, err=True)
     if as_json:
         body = [{"name": s.name, "states": dict(s.states), "last": s.last} for s in names]
-        document = {**header("baselines/1", {}), "baselines": body, "records": [stored_json(r) for r in rows]}
+        document = {
+            **header("baselines/1", {}), "store": shown(store_url(store_at)), "baselines": body, "records": [stored_json(r) for r in rows],
+        }  # fmt: skip
         click.echo(dumps(document), nl=False)
     elif records:
         for r in rows:
@@ -168,7 +179,7 @@ def show(name: str, store_at: str | None, as_json: bool) -> int:
     from mansard.history.store import open_store
     from mansard.report.history_text import baseline_document, baseline_text
 
-    with open_store(store_at) as store:
+    with open_store(store_at, make=False) as store:
         found = store.baseline(name)
     click.echo(dumps(baseline_document(found)) if as_json else baseline_text(found), nl=False)
     return 0
@@ -194,7 +205,7 @@ def trend(name: str | None, metric: str, tolerance: str, store_at: str | None, a
     from mansard.history.trend import trends
     from mansard.report.history_trend import trend_document, trend_text
 
-    with open_store(store_at) as store:
+    with open_store(store_at, make=False) as store:
         records = store.baseline(name).timed() if name else store.timed_records()
     source = f"baseline {name}" if name else "the history"
     found = trends(records, metric=metric, tolerance_ratio=ratio_of(tolerance, "--tolerance"))
@@ -212,7 +223,7 @@ def rm(name: str, store_at: str | None, as_json: bool) -> int:
     from mansard.core.errors import InputError
     from mansard.history.store import open_store
 
-    with open_store(store_at) as store:
+    with open_store(store_at, make=False) as store:
         count = store.remove(name)
     if not count:
         raise InputError(f"no baseline {name!r} in the store", hint="mansard baseline list")
@@ -237,7 +248,7 @@ def export(name: str, output: Path | None, force: bool, store_at: str | None, as
     from mansard.history.archive import archive_of
     from mansard.history.store import open_store
 
-    with open_store(store_at) as store:
+    with open_store(store_at, make=False) as store:
         document = archive_of(store, name)
     write_output(output, dumps(document), force=force)
     if as_json and output is not None:

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
 VARIABLE = "MANSARD_STORE"
+NO_STORE = "no_store"
 _SQLITE = b"SQLite format 3\0"  # what such a file begins with; source: sqlite.org/fileformat.html
+#: Where such a file says that its writers keep a log beside it, so that readers never stop them, and how.
+_WAL_AT, _WAL = slice(18, 20), b"\2\2"
 _WAIT_S = 60.0
 #: Any number: the lock of PostgreSQL under which one process migrates.
 _LOCK = 0x6D616E73
@@ -62,14 +65,16 @@ def sqlite_path(url: str) -> Path | None:
     return Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:") else None
 
 
-def connect(url: str) -> Engine:
+def connect(url: str, *, make: bool = True) -> Engine:
     """Return the engine of a store whose schema is up to date.
 
     Args:
         url: What `store_url` returned.
+        make: Whether a store is made where there is none.
 
     Raises:
-        InputError: SQLAlchemy or a driver is missing, the database cannot be reached or written, or it is newer than this program.
+        InputError: SQLAlchemy or a driver is missing, the database cannot be reached or written, it is newer than this program, it is
+            that of another program, or there is no store (code `no_store`).
     """
     try:
         import sqlalchemy
@@ -80,32 +85,47 @@ def connect(url: str) -> Engine:
         if path is None:
             engine = sqlalchemy.create_engine(url, pool_pre_ping=True)
             with engine.begin() as connection:
-                if _revision(connection) != _head():
+                if _revision(connection, url, make=make) != _head():
                     connection.execute(sqlalchemy.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
                     _migrate(connection, url)
             return engine
+        if not make and (not path.exists() or (path.is_file() and path.stat().st_size == 0)):
+            raise _none_at(url)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"cannot make {path.parent}: {error.strerror or error}", hint=f"set {VARIABLE}") from None
-        _must_be_a_store(path)
+        in_log_mode = _must_be_a_store(path)
         engine = sqlalchemy.create_engine(url, connect_args={"timeout": _WAIT_S})
         _durable(engine)
+        if in_log_mode:  # only then a look at it cannot stop another process that makes it
+            with engine.connect() as connection:
+                if _revision(connection, url, make=make) == _head():
+                    return engine
         with _file_lock(path.with_name(path.name + ".lock")):
             with engine.connect() as connection:
+                _revision(connection, url, make=make)  # what is no store is not touched
                 mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar()
             if mode != "wal":
                 raw = engine.raw_connection()
                 raw.cursor().execute("PRAGMA journal_mode=WAL")
                 raw.close()
             with writing(engine) as connection:
-                if _revision(connection) != _head():
+                if _revision(connection, url, make=make) != _head():
                     _migrate(connection, url)
     return engine
 
 
-def _must_be_a_store(path: Path) -> None:
-    """Refuse what is no SQLite file before anything is made beside it.
+def _none_at(url: str) -> InputError:
+    path = sqlite_path(url)
+    return InputError(
+        f"there is no store {f'in {shown(url)}' if path is None else f'at {path}'}: nothing was added yet",
+        hint=f"mansard baseline add NAME FILE makes it; --store or {VARIABLE} names another", code=NO_STORE,
+    )  # fmt: skip
+
+
+def _must_be_a_store(path: Path) -> bool:
+    """Refuse what is no SQLite file before anything is made beside it, and return whether it is one in the mode of a store.
 
     Raises:
         InputError: a folder, or a file of another kind.
@@ -114,13 +134,14 @@ def _must_be_a_store(path: Path) -> None:
         raise InputError(f"{path} is a folder, expected the file of a store", hint=f"{path / 'history.db'}")
     try:
         with path.open("rb") as file:
-            start = file.read(len(_SQLITE))
+            start = file.read(100)
     except FileNotFoundError:
-        return
+        return False
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from None
-    if start and start != _SQLITE:
+    if start and not start.startswith(_SQLITE):
         raise InputError(f"{path} is no store: it is not a SQLite file", hint="name a new file, or the one of a store")
+    return start[_WAL_AT] == _WAL
 
 
 @contextmanager
@@ -205,13 +226,27 @@ def _head() -> str:
     return HEAD
 
 
-def _revision(connection: Connection) -> str | None:
+def _revision(connection: Connection, url: str, *, make: bool) -> str | None:
+    """Return the revision of the schema; None where there is none yet, which only who makes a store may find.
+
+    Raises:
+        InputError: no store, and none is to be made, or a SQLite file that another program made: it is left as it is.
+    """
     from sqlalchemy import inspect
 
-    if not inspect(connection).has_table("alembic_version"):
-        return None
-    found = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
-    return None if found is None else str(found)
+    tables = set(inspect(connection).get_table_names())
+    if "alembic_version" in tables:
+        found = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+        if found is not None:
+            return str(found)
+    if sqlite_path(url) is not None and tables - {"alembic_version"}:
+        raise InputError(
+            f"{sqlite_path(url)} is no store: it holds tables of another program ({', '.join(sorted(tables)[:3])})",
+            hint="name a new file, or the one of a store",
+        )
+    if not make:
+        raise _none_at(url)
+    return None
 
 
 def _migrate(connection: Connection, url: str) -> None:

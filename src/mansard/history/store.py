@@ -359,20 +359,15 @@ def open_store(url: str | None = None, *, make: bool = True) -> Store:
 
     Args:
         url: A SQLite file or a `postgresql://` URL; None takes `MANSARD_STORE`, else the user's data folder.
-        make: Whether a SQLite file that is missing is made; who only reads makes none.
+        make: Whether one that is missing is made; who only reads makes none.
 
     Raises:
-        InputError: it cannot be opened, or is missing and not to be made.
+        InputError: it cannot be opened, or is missing and not to be made (code `no_store`).
         UsageError: another kind of database.
     """
     where = store_url(url)
     path = sqlite_path(where)
-    if not make and path is not None and not path.exists():
-        raise InputError(
-            f"there is no store at {path}, so no baseline",
-            hint="mansard baseline add NAME FILE makes it; --store or MANSARD_STORE names another",
-        )
-    engine = connect(where)
+    engine = connect(where, make=make)
     contents = TableContents() if path is None else FolderContents(path.parent / f"{path.stem}-documents")
     return Store(engine, where, contents)
 
