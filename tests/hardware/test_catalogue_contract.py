@@ -107,7 +107,7 @@ def test_most_derivations_have_a_clock_known_independently_of_the_peak() -> None
     assert len(independent) > 0.7 * len(rows)
     solved = {s.slug for s in PRODUCTS.values() for p in s.peaks if p.clock_basis == "solved"}
     # Their vendors print no matrix clock; every other clock is from a source of its own.
-    assert solved == {"h100-pcie", "h100-nvl", "h200-nvl", "b200", "b300"}
+    assert solved == {"h100-pcie", "h100-nvl", "h200-nvl", "b200", "b300", "gb200", "gb300"}
 
 
 # Narrower types are never slower on one engine: pairs (slower or equal, faster or equal).

@@ -382,3 +382,25 @@ def test_the_pci_id_settles_a_shared_name() -> None:
     found = match("AMD Instinct MI250X/MI250", pci_device_id="1002:7408")
     assert found.sku is not None
     assert found.sku.slug == "mi250x"
+
+
+@pytest.mark.parametrize("name", ["NVIDIA GeForce RTX 3070", "Apple M2", "Apple M4"])
+def test_a_grade_is_never_guessed_onto_a_name(name: str) -> None:
+    """An RTX 3070 is no RTX 3070 Ti and an M2 no M2 Ultra: the shorter name is that of another product."""
+    found = match(name)
+    assert (found.status, found.sku) == ("unknown", None), found
+    assert "not on record" in found.reason
+
+
+def test_a_grade_is_never_guessed_from_a_board_either() -> None:
+    ti = load("rtx-3070-ti")
+    found = match("NVIDIA GeForce RTX 3070", pci_device_id=ti.identity.pci[0])
+    assert (found.status, found.sku) == ("ambiguous", None), found
+
+
+@pytest.mark.parametrize(("slug", "count"), [("b200", 148), ("b300", 148), ("gb200", 152), ("gb300", 152)])
+def test_blackwell_devices_report_these_multiprocessors(slug: str, count: int) -> None:
+    """flashinfer-ai/flashinfer #5716: B200 and B300 report 148, GB200 and GB300 152."""
+    sku = load(slug)
+    assert match(sku.identity.names[0], multiprocessors=count).sku == sku
+    assert match(sku.identity.names[0], multiprocessors=300 - count).sku is None

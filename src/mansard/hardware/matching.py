@@ -49,6 +49,8 @@ _GENERIC = frozenset(
         "per",
     }
 )
+# Words that make another product of a name: an RTX 4070 is no RTX 4070 Ti, and an M2 no M2 Ultra.
+_GRADES = frozenset({"ti", "super", "ultra", "max", "pro", "max-q", "laptop", "d"})
 # What a compiler calls the instruction set of a chip; several products share one.
 # Source: LLVM user guide for the AMDGPU back end, table of processors.
 _TARGETS = {"gfx90a": "CDNA 2", "gfx942": "CDNA 3", "gfx950": "CDNA 4"}
@@ -210,9 +212,7 @@ def _decide(
     chips = [e for e in known if key and normalise(e.chip) == key]
     if board is not None:
         # Some drivers call every card "AMD Radeon Graphics"; such a name speaks neither for nor against.
-        fits = (
-            not key or chips or set(key.split()) <= _GENERIC or any(set(key.split()) <= words for words in board.words)
-        )
+        fits = not key or chips or set(key.split()) <= _GENERIC or _says_in_part(set(key.split()), board)
         if fits:
             return board, f"the PCI id of {board.name}"
         text = f"the PCI id is that of {board.slug}, but the name {name!r} is not on record: it may be a virtual or cut-down card"
@@ -229,10 +229,15 @@ def _decide(
     words = set(key.split())
     if words <= _GENERIC or all(re.fullmatch(r"\d+(gb|c)", w) for w in words):
         return None, f"{name!r} names no product"
-    partly = [e for e in known if any(words <= w for w in e.words)]
+    partly = [e for e in known if _says_in_part(words, e)]
     if partly:
         return None, _ambiguous(f"{name!r} is not the whole name of a product", partly)
     return None, f"{name!r} is not on record"
+
+
+def _says_in_part(words: set[str], entry: Entry) -> bool:
+    """Return whether words are some of those of a name of the entry, and lack none that makes it another product."""
+    return any(words <= whole and not (whole - words) & _GRADES for whole in entry.words)
 
 
 def _contradiction(
