@@ -57,9 +57,23 @@ def test_seventy_percent_is_normal_whatever_the_ceiling(kind, median_s, verdict)
     assert judged(point(median_s, ceilings=machine(kind))).verdict == verdict
 
 
-def test_an_interval_wider_than_five_percent_is_noisy():
-    assert judged(point(0.0105, half_ratio=0.051)).verdict is PointVerdict.NOISY
-    assert judged(point(0.0105, half_ratio=0.049)).verdict is PointVerdict.NORMAL
+@pytest.mark.parametrize(
+    ("median_s", "half_ratio", "verdict"),
+    [
+        (0.0139, 0.049, "normal"),  # 10 / 13.9 = 72 %; up to +-5 % the median decides
+        (0.0139, 0.051, "noisy"),  # 68.5 to 75.8 %: either side of 70 %
+        (0.0148, 0.049, "low"),  # 67.6 %
+        (0.0148, 0.06, "noisy"),  # 63.7 to 71.9 %
+        (0.0105, 0.10, "normal"),  # 86.6 to 105.8 %: both ends are normal
+        (0.0105, 0.21, "noisy"),  # 78.7 to 120.6 %, and no figure any more
+        (0.1, 0.19, "low"),  # 8.4 to 12.3 %: low, wherever in it
+        (0.1, 0.21, "noisy"),
+    ],
+)
+def test_a_wide_interval_is_noisy_unless_both_its_ends_say_the_same(median_s, half_ratio, verdict):
+    found = judged(point(median_s, half_ratio=half_ratio))
+    assert found.verdict == verdict
+    assert ("the 95 % interval of the median is" in found.reason) == (half_ratio > 0.05)
 
 
 def test_a_measured_ceiling_that_is_beaten_a_little_is_too_low():

@@ -425,7 +425,7 @@ def test_a_share_names_its_ceiling_its_least_time_and_what_was_measured_since(mi
     assert said[1].endswith(" with 130 GFLOP/s, 130 % of 100 GFLOP/s f32 matrix.")
     assert said[1].startswith("Above its ceiling, so the point or the ceiling is wrong: ")
     assert points.first([loaded])[0].replace("\u00a0", " ") == (
-        "Try first: measure again on an idle machine. 1 of 1 points are noisy (a 95 % interval wider than \u00b15.0 %); "
+        "Try first: measure again on an idle machine. 1 of 1 points are noisy (a 95 % interval wider than \u00b15.0 % that leaves the verdict open); "
         "other programs used 40 % of the processors."
     )
 

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-NOISY_RATIO = 0.05  # half of the interval over the median, above which a point is noisy
+NOISY_RATIO = (
+    0.05  # half of the interval over the median, above which a point is noisy unless both its ends say the same
+)
+NOISY_MOST_RATIO = 0.2  # above which it is noisy whatever they say
 
 
 class PointVerdict(StrEnum):

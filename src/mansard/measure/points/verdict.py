@@ -13,7 +13,7 @@ from mansard.core.units import format_bytes_per_s, format_hz, format_ratio, form
 from mansard.core.unknown import Implausible, Unknown
 from mansard.measure.points.evidence import Evidence
 from mansard.measure.points.link_least import by_fit
-from mansard.measure.points.result import NOISY_RATIO, Finding, PointVerdict
+from mansard.measure.points.result import NOISY_MOST_RATIO, NOISY_RATIO, Finding, PointVerdict
 
 NORMAL_SHARE = 0.7  # 70 to 90 % of a declared peak is what good kernels reach
 LEAST_LEFT = 0.3  # of the processors: what a ceiling of a busy machine is taken to have had at least
@@ -135,6 +135,20 @@ def half_ratio(e: Evidence) -> float:
     return (s.high_s - s.low_s) / 2.0 / s.median_s if s.median_s > 0 else 0.0
 
 
+def too_noisy(e: Evidence, share: float) -> bool:
+    """Return whether the interval of a point leaves its verdict open, or is too wide for any.
+
+    Up to `NOISY_RATIO` the median decides. Up to `NOISY_MOST_RATIO` both ends of the interval must say the same: a product
+    at 8 % of its ceiling, give or take a tenth of that, is low on any machine.
+    """
+    noise, s = half_ratio(e), e.samples
+    if noise <= NOISY_RATIO:
+        return False
+    if noise > NOISY_MOST_RATIO:
+        return True
+    return share * s.median_s / s.high_s < NORMAL_SHARE <= share * s.median_s / s.low_s
+
+
 def threads_of(e: Evidence) -> int:
     """Return how many cores the ceilings of the point's scope belong to."""
     return 1 if e.scope == "core" else e.where.threads
@@ -208,7 +222,7 @@ def _beaten(found: Judged, e: Evidence, share: Implausible) -> Judged:
     cached = _partly_cached(found.ceiling, e, share.value)
     if cached:
         text = f"{share.value:.2f} of the {name}: {cached}"
-        verdict = PointVerdict.NOISY if half_ratio(e) > NOISY_RATIO else PointVerdict.NORMAL
+        verdict = PointVerdict.NOISY if too_noisy(e, share.value) else PointVerdict.NORMAL
         finding = Finding(code="partly_cached", text=text)
         return dataclasses.replace(found, verdict=verdict, reason=text, share=share.value, findings=(finding,))
     load = float(found.ceiling.conditions.get("foreign_load_ratio") or 0.0)
@@ -221,7 +235,7 @@ def _beaten(found: Judged, e: Evidence, share: Implausible) -> Judged:
         if busy:
             text += f" on an idle machine (others used {format_ratio(load)} of the processors while it was measured)"
         finding = Finding(code="ceiling_too_low", text=text)
-        verdict = PointVerdict.NOISY if half_ratio(e) > NOISY_RATIO else PointVerdict.NORMAL
+        verdict = PointVerdict.NOISY if too_noisy(e, share.value) else PointVerdict.NORMAL
         return dataclasses.replace(found, verdict=verdict, reason=text, share=share.value, findings=(finding,))
     text = f"{share.value:.3g} times what the {name} allows; suspects: {'; '.join(share.suspects[:3])}"
     finding = Finding(code="above_ceiling", text=text, fatal=True)
@@ -256,18 +270,19 @@ def _graded(found: Judged, e: Evidence, findings: Sequence[Finding], share: floa
         text += ", above it by less than the uncertainty of the two"
     factors = shortfall(found, e, share)
     found = dataclasses.replace(found, factors=factors)
-    if noise > NOISY_RATIO:
+    if too_noisy(e, share):
         found = dataclasses.replace(found, verdict=PointVerdict.NOISY)
         if e.samples.regimes:
             return dataclasses.replace(found, reason=f"{_regimes_in_words(e, found)}; together {wide}")
         codes = {f.code: f.text for f in findings}
         why = next((f": {codes[code]}" for code in ("foreign_load", "steal", "page_faults") if code in codes), "")
         return dataclasses.replace(found, reason=f"{wide}{why}; {text}")
+    but = f"; {wide}" if noise > NOISY_RATIO else ""
     if share >= NORMAL_SHARE:
-        return dataclasses.replace(found, verdict=PointVerdict.NORMAL, reason=text)
+        return dataclasses.replace(found, verdict=PointVerdict.NORMAL, reason=text + but)
     why = next(likely_reasons(found, e, findings), "")
     rest = why or "nothing that was looked at explains it"
-    return dataclasses.replace(found, verdict=PointVerdict.LOW, reason=f"{text}: {rest}")
+    return dataclasses.replace(found, verdict=PointVerdict.LOW, reason=f"{text}: {rest}{but}")
 
 
 def _regimes_in_words(e: Evidence, found: Judged) -> str:

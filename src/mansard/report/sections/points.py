@@ -15,7 +15,7 @@ from mansard.core.units import (
     format_s,
 )
 from mansard.measure.points.conclusions import WORST_OF_LAW, conclusions, in_words
-from mansard.measure.points.result import NOISY_RATIO
+from mansard.measure.points.result import NOISY_MOST_RATIO, NOISY_RATIO
 from mansard.measure.points.verdict import NORMAL_SHARE, QUIET_RATIO
 from mansard.report.points_text import rate_text, share_of, share_text, short_names
 from mansard.report.sections.blocks import Cell, Chart, Prose, Section, Series, Table, number, reason_of, words
@@ -82,7 +82,7 @@ def first(elements: Sequence[Element]) -> list[str]:
         ]
         span = dict.fromkeys(map(format_ratio, (min(loads), max(loads)))) if loads and max(loads) > QUIET_RATIO else ()
         used = f"; other programs used {' to '.join(span)} of the processors" if span else ""
-        wide = f"a 95\u00a0% interval wider than \u00b1{format_ratio(NOISY_RATIO)}"
+        wide = f"a 95\u00a0% interval wider than \u00b1{format_ratio(NOISY_RATIO)} that leaves the verdict open"
         out.append(
             f"Try first: measure again on an idle machine. {len(of['noisy'])} of {len(done)} points are noisy ({wide}){used}."
         )
@@ -194,7 +194,7 @@ _NOTES = (
     "and near caches is taken at the clock that was seen.",
     "Least: the least time of the work that is executed, with the cost of a dispatch. Where the rate counts less than that, rate over ceiling is less than the share.",
     f"Normal: a share of {format_ratio(NORMAL_SHARE)} or more. Low: less. Noisy: a 95\u00a0% interval of the median wider than "
-    f"\u00b1{format_ratio(NOISY_RATIO)}. Implausible: a wrong result, or above its ceiling by more than their uncertainty. Rates with "
+    f"\u00b1{format_ratio(NOISY_RATIO)} that holds both or has no ceiling, or wider than \u00b1{format_ratio(NOISY_MOST_RATIO)}. Implausible: a wrong result, or above its ceiling by more than their uncertainty. Rates with "
     "\u201cbus\u201d are of bytes over the busiest link of the algorithm.",
 )
 #: Half of an interval over its median up to which one figure says it; wider ones are never even, and a time is not below 0.
