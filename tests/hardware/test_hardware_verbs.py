@@ -290,3 +290,19 @@ def test_every_example_of_the_documentation_runs(
     code, out, err = run(capsys, *shlex.split(command)[1:])
     assert code == expected, err
     assert out
+
+
+def test_parts_of_a_mix_on_different_engines_work_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Half in bf16 on the tensor cores, half in f32 beside them: the f32 half takes 0.5/66.9, the other 0.5/989."""
+    mix = document(capsys, "hardware", "peak", "h100-sxm", "--mix", "bf16=0.5,f32=0.5")["mix"]
+    assert mix["flop_per_s"] == pytest.approx(66.9e12 / 0.5, rel=1e-3)
+    assert {p["dtype"]: p["engine"] for p in mix["parts"]} == {"bf16": "matrix", "f32": "vector"}
+
+
+@pytest.mark.parametrize(("name", "dtype", "peak"), [("nvfp4", "f4_e2m1", 9.0e15), ("mxfp8", "f8_e4m3", 4.5e15)])
+def test_block_formats_have_the_peak_of_their_elements(
+    name: str, dtype: str, peak: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = document(capsys, "hardware", "peak", "b200", "--dtype", name, "--achieved", "3 PFLOP/s")["achieved"]
+    assert found["peak_from"]["dtype"] == dtype
+    assert found["share"] == pytest.approx(3e15 / peak, rel=1e-3)

@@ -307,3 +307,65 @@ def test_wrong_numbers_of_other_tools_are_not_ours():
     # GenZ: GB/s times 2^30; Llama-3-8B at 3.35 TB/s takes 4.48 ms for weights in decimal units, not 4.17
     step = estimate(load_model("llama-3.1-8b"), Request(phase="decode", context=1), machine(bytes_per_s=3.35e12))
     assert step.bound.time_s == pytest.approx(15.01e9 / 3.35e12, rel=1e-3)
+
+
+LLAMA_2_7B = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "intermediate_size": 11008,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 32000, "hidden_act": "silu",
+    "tie_word_embeddings": False, "torch_dtype": "float16", "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
+}  # fmt: skip
+
+
+def test_block_formats_by_name_hold_their_scales():
+    model = load_model("llama-3.1-8b")
+    sizes = {
+        name: estimate(model, Request(phase="decode", context=1, weights=name)).memory.weight_bytes
+        for name in ("mxfp4", "nvfp4", "mxfp8")
+    }
+    # 6,979,321,856 x 4.25, 4.5 and 8.25 bits; tables 2,101,346,304 and norms 532,480 in bf16; NVFP4 has one fp32 number
+    # for each of 7 x 32 matrices.
+    rest = 2_101_346_304 + 532_480
+    assert sizes["mxfp4"] == 6_979_321_856 * 4.25 / 8 + rest
+    assert sizes["nvfp4"] == 6_979_321_856 * 4.5 / 8 + 224 * 4 + rest
+    assert sizes["mxfp8"] == 6_979_321_856 * 8.25 / 8 + rest
+    # Weights alone: products stay in bf16 unless activations are cast too, to the elements of the format.
+    assert estimate(model, Request(phase="decode", context=1, weights="nvfp4")).types.product is None
+    both = estimate(model, Request(phase="decode", context=1, weights="nvfp4", activations="nvfp4"))
+    assert both.types.product == "f4_e2m1"
+
+
+def test_the_blocks_of_gguf_files_hold_tables_too():
+    # llama-2-7b: 6,738,415,616 parameters, 266,240 of them norms. Blocks of 32 in 18 B are 4.5 bits. The file people
+    # download has 3.83 GB: its head of 131,072,000 is in q6_k, 6.5625 bits, and its norms are in f32.
+    model = load_model(LLAMA_2_7B)
+    size = estimate(model, Request(phase="decode", context=1, weights="q4_0")).memory.weight_bytes
+    assert size == 6_738_149_376 * 4.5 / 8 + 2 * 266_240
+    head, norms = 131_072_000 * (6.5625 - 4.5) / 8, 2 * 266_240
+    assert size + head + norms == pytest.approx(3.825e9, rel=1e-3)
+    with pytest.raises(UsageError, match="mixes several formats"):
+        estimate(model, Request(phase="decode", context=1, weights="Q4_K_M"))
+    with pytest.raises(UsageError, match="says itself"):
+        estimate(model, Request(phase="decode", context=1, weights="q4_0:32"))
+
+
+def test_a_tied_head_reads_the_table_as_it_is_stored():
+    # MLX 4 bits with a 16-bit scale and bias per 64: 151,936 x 1024 elements of 4.5 bits, not of 16.
+    qwen = {
+        "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "hidden_size": 1024, "num_hidden_layers": 2,
+        "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072, "vocab_size": 151936,
+        "tie_word_embeddings": True, "torch_dtype": "bfloat16", "hidden_act": "silu", "rms_norm_eps": 1e-6,
+    }  # fmt: skip
+    narrow = load_model(qwen | {"quantization": {"bits": 4, "group_size": 64}})
+    found = estimate(narrow, Request(phase="decode", context=1))
+    head = next(k for k in found.phase.kernels if k.name == "lm_head")
+    assert head.demand.read_bytes == 151_936 * 1024 * 4.5 / 8
+    wide = estimate(load_model(qwen), Request(phase="decode", context=1))
+    assert next(k for k in wide.phase.kernels if k.name == "lm_head").demand.read_bytes == 151_936 * 1024 * 2
+
+
+def test_a_narrow_cache_says_that_its_scales_are_not_in_it():
+    model = load_model("llama-3.1-8b")
+    narrow = estimate(model, Request(phase="decode", context=8, kv="int4"))
+    assert narrow.memory.kv_bytes_per_token == 2 * 8 * 128 * 32 * 0.5
+    assert any("scales" in a and "cache in i4" in a for a in narrow.assumed)
+    assert not any("scales" in a for a in estimate(model, Request(phase="decode", context=8, kv="bf16")).assumed)

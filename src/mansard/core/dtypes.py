@@ -24,6 +24,10 @@ _ALIASES: dict[str, str] = {
 }  # fmt: skip
 
 
+#: Formats whose elements share a scale in blocks; the elements alone are multiplied at the peak of their type.
+_BLOCK_ELEMENTS: dict[str, str] = {"nvfp4": "f4_e2m1", "mxfp4": "f4_e2m1", "mxfp8": "f8_e4m3"}
+
+
 def short_dtype(name: str) -> str:
     """Return the short name of an element type, whatever framework wrote it.
 
@@ -39,6 +43,17 @@ def short_dtype(name: str) -> str:
     if key in _ALIASES:
         return _ALIASES[key]
     raise UsageError(f"unknown element type {name!r}", hint="known: " + ", ".join(sorted(DTYPE_BYTES)))
+
+
+def element_dtype(name: str) -> str:
+    """Return the element type that is multiplied: of a block format that of its elements, else as `short_dtype`.
+
+    Source: OCP Microscaling Formats specification 1.0 (MXFP8, MXFP4); NVIDIA, Introducing NVFP4, 2025.
+
+    >>> element_dtype("nvfp4"), element_dtype("mxfp8"), element_dtype("bfloat16")
+    ('f4_e2m1', 'f8_e4m3', 'bf16')
+    """
+    return _BLOCK_ELEMENTS.get(name.strip().lower()) or short_dtype(name)
 
 
 def dtype_bytes(name: str) -> float:

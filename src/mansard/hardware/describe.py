@@ -8,7 +8,7 @@ from typing import Any
 
 from mansard.core.bound import share_of
 from mansard.core.ceilings import Area, Ceilings
-from mansard.core.dtypes import dtype_bytes, short_dtype
+from mansard.core.dtypes import dtype_bytes, element_dtype
 from mansard.core.errors import UsageError
 from mansard.core.unknown import Unknown, is_known
 from mansard.hardware.derive import PeakRow, of_share, partial_ceilings, peak_rows, shortfall, unit_rows, what_rows_say
@@ -346,7 +346,10 @@ def one_peak(rows: list[dict[str, Any]], dtype: str) -> tuple[dict[str, Any], fl
 
 
 def mixed(rows: list[dict[str, Any]], flop: Mapping[str, float]) -> dict[str, Any]:
-    """Return the peak of work in several element types on one engine, with its parts.
+    """Return the peak of work in several element types, with its parts.
+
+    Parts on one engine take their times one after the other; the engines of a device can work at once, so the slower one
+    decides.
 
     Args:
         rows: Rows of `peak_document` for all element types.
@@ -355,15 +358,19 @@ def mixed(rows: list[dict[str, Any]], flop: Mapping[str, float]) -> dict[str, An
     Raises:
         UsageError: a type without a published peak.
     """
-    peaks = {}
-    for dtype in flop:
+    peaks: dict[str, float] = {}
+    engines: dict[str, dict[str, float]] = {}
+    for dtype, work in flop.items():
         chosen = one_peak(rows, dtype)
         if isinstance(chosen, Unknown):
             raise UsageError(chosen.reason, hint="a mix needs the peak of every part")
-        peaks[dtype] = chosen[1]
+        row, peaks[dtype] = chosen
+        engines.setdefault(row["engine"], {})[dtype] = work
     total = sum(flop.values())
-    parts = [{"dtype": d, "share_of_flop": f / total, "flop_per_s": peaks[d]} for d, f in flop.items()]
-    return {"parts": parts, "flop_per_s": mixed_peak_flop_per_s(flop, peaks)}
+    parts = [{"dtype": d, "engine": e, "share_of_flop": f / total, "flop_per_s": peaks[d]}
+             for e, works in engines.items() for d, f in works.items()]  # fmt: skip
+    busy = [w for w in engines.values() if sum(w.values()) > 0.0]
+    return {"parts": parts, "flop_per_s": min(total / sum(w.values()) * mixed_peak_flop_per_s(w, peaks) for w in busy)}
 
 
 def _against_declared(achieved: float, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -393,4 +400,4 @@ def _shared(achieved: float, peak: float) -> dict[str, Any]:
 
 def checked_dtype(name: str | None) -> str | None:
     """Return the short name of an element type; None stays None."""
-    return None if name is None else short_dtype(name)
+    return None if name is None else element_dtype(name)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mansard.core import Area, Ceiling, Kind, Resource, Unknown, short_dtype
+from mansard.core.dtypes import dtype_bytes, element_dtype
 from mansard.core.errors import UsageError
 from mansard.predict.bound import (
     LAUNCH,
@@ -155,6 +156,8 @@ def setting_of(model: Model, request: Request) -> tuple[Setting, tuple[str, ...]
         kv = activation
         if request.phase != "train":
             assumed.append(f"cache in {kv}, the type of the activations (--kv)")
+    elif request.phase != "train" and dtype_bytes(kv) <= 1:
+        assumed.append(f"cache in {short_dtype(kv)}, its elements alone: scales, where it has any, are not counted")
     types = Types(
         activation=activation,
         cache=short_dtype(kv),
@@ -171,7 +174,7 @@ def setting_of(model: Model, request: Request) -> tuple[Setting, tuple[str, ...]
 
 def _activation(model: Model, request: Request) -> tuple[str, str | None]:
     """Type of the residual stream, and the narrower one that products are fed with."""
-    asked = short_dtype(request.activations) if request.activations else None
+    asked = element_dtype(request.activations) if request.activations else None
     wide = asked if asked in _WIDE else None
     base = request.dtype or wide
     if base is None:

@@ -6,7 +6,7 @@ import fnmatch
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from mansard.core.dtypes import dtype_bytes
@@ -195,6 +195,11 @@ class WeightStore:
             return _Stored(weight.elements * float(dtype_bytes(self.dtype)))
         elements, scales, extras = scheme_bytes(scheme, weight.shape)
         return _Stored(elements, scales, extras, quantised=True)
+
+    def table_bytes(self, head: Weight) -> float:
+        """Return the bytes of the token table, which a tied head multiplies as it is stored."""
+        table = replace(head, role="embedding", tied=False)
+        return self.stored(table, "model.embed_tokens", "text").total
 
     def _in_stack(self, stack: Stack) -> Iterator[tuple[str, Weight, int, _Stored]]:
         """Yield path template, tensor, copies and bytes of one copy, for every tensor of a stack."""
