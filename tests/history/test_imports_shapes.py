@@ -347,3 +347,18 @@ def test_the_summary_of_the_suite(mark: str) -> None:
     assert found["GemmBenchmark m=4096/flop_per_s"].value == pytest.approx(5e14)
     assert found["Dead/time_s"].absent == "no times"
     assert len(found) == 3
+
+
+@pytest.mark.parametrize("runs", [[1.0, 2.0], [["1", "2"]], [[True, 1.0]], [None]])
+def test_samples_by_hand_are_lists_of_numbers(runs: list[Any]) -> None:
+    with pytest.raises(InputError, match="x: a run of 'b' holds .*, expected a list of numbers"):
+        figures({"schema": "samples/1", "benchmarks": [{"name": "b", "runs": runs}]})
+
+
+def test_a_file_that_is_nothing_known_is_named() -> None:
+    with pytest.raises(InputError, match="x is empty"):
+        figures(" \n")
+    with pytest.raises(InputError, match="x is neither a document"):
+        figures("what\n")
+    with pytest.raises(InputError, match="5 stands where a text is expected"):
+        figures({"schema": "samples/1", "benchmarks": [{"name": 5, "runs": [[1.0]]}]})

@@ -410,3 +410,40 @@ def test_a_database_of_another_program_is_left_as_it_is(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"holds tables of another program \(song\)"):
             open_store(str(path), make=make)
     assert path.read_bytes() == before
+
+
+def samples(name: str = "b", **more: object) -> bytes:
+    content = {"schema": "samples/1", "benchmarks": [{"name": name, "runs": [[1.0, 1.1, 0.9, 1.0, 1.0]]}], **more}
+    return json.dumps(content).encode()
+
+
+def test_both_databases_take_and_refuse_the_same_text(store_url: str) -> None:
+    with open_store(store_url) as store:
+        for name in ("", " ", "a\nb", "a\0b", "n" * 201):
+            with pytest.raises(UsageError, match="no name of a baseline"):
+                add_to_baseline(store, name, samples(), source="a.json")
+        for name in ("b\0c", "b\ud800"):  # NUL, and half of a character
+            with pytest.raises(InputError, match=r"a\.json is damaged: .* is no text"):
+                store.add(samples(name), source="a.json")
+        with pytest.raises(InputError, match="the store keeps text"):
+            store.put("main", samples(), source="a.json", state="accepted", reason="\udcff")
+        assert store.records() == []
+        # The name of a file may be no text, and what is no time does not tell when.
+        stored = store.add(samples("naïve 名前", created="long " * 20), source="b\udcff.json")
+        assert (stored.source, stored.created) == ("b\\udcff.json", "")
+        add_to_baseline(store, "naïve 名前", samples(), source="a.json")
+        assert [s.name for s in store.baselines()] == ["naïve 名前"]
+
+
+def test_a_baseline_never_starts_with_what_cannot_be(tmp_path: Path) -> None:
+    zeros = {"name": "b", "runs": [[0.0] * 5]}
+    with open_store(str(tmp_path / "s.db")) as store:
+        with pytest.raises(InputError, match=r"a sample of b/time_s is 0\.0"):
+            add_to_baseline(store, "main", samples(benchmarks=[zeros]), source="a.json")
+        assert store.baselines() == []
+        both = samples(benchmarks=[zeros, {"name": "c", "runs": [[1.0] * 5]}])
+        found = add_to_baseline(store, "main", both, source="a.json")
+        assert found.action == "started"
+        assert "1 of its 2 figures cannot be believed" in found.text
+        again = add_to_baseline(store, "main", both, source="a.json", labels={"zone": {"zone": "a"}})
+        assert (again.action, "its labels are others" in again.text) == ("unchanged", True)

@@ -230,7 +230,7 @@ def rm(name: str, store_at: str | None, as_json: bool) -> int:
     if as_json:
         click.echo(dumps({**header("baseline_rm/1", {}), "name": name, "results": count}), nl=False)
     else:
-        click.echo(f"forgot baseline {name!r} of {count} results")
+        click.echo(f"forgot baseline {name!r} of {count} result{'' if count == 1 else 's'}")
     return 0
 
 

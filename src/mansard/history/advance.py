@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mansard.core.errors import InputError
 from mansard.core.unknown import Unknown
-from mansard.history.compare import Comparison, ComparisonVerdict, Limits, Result, compare
+from mansard.history.compare import Comparison, ComparisonVerdict, Limits, Result, compare, impossible
 from mansard.history.documents import read_bytes
 from mansard.history.records import Record
 from mansard.history.store import Store
@@ -67,12 +67,17 @@ def add_to_baseline(
     offer = _Offer(raw=raw, record=record, form=form, labels=labels)
     known = next((s for s in store.baselines() if s.name == name), None)
     if known is None or not known.states["accepted"]:
+        warned = _not_believed(record)
         offer.put(store, name, state="accepted", reason=accept or "first")
-        return Added(action="started", text=f"baseline {name!r} starts with {source}")
+        return Added(action="started", text=f"baseline {name!r} starts with {source}{warned}")
     baseline = store.baseline(name)
     here = next((e for e in baseline.entries if e.stored.sha256 == record.sha256 and e.state != "retired"), None)
     if here is not None and not accept:
-        return Added(action="unchanged", text=f"{source} is in baseline {name!r} already ({here.state})")
+        same = dict(here.stored.labels) == dict(labels or {})
+        hint = (
+            "" if same else "; its labels are others there: --accept REASON takes it with these, as the baseline alone"
+        )
+        return Added(action="unchanged", text=f"{source} is in baseline {name!r} already ({here.state}){hint}")
     found = compare(baseline.records(), [record], limits)
     if accept:
         store.replace(name, raw, source=source, reason=accept, form=form, labels=labels)
@@ -95,6 +100,21 @@ def add_to_baseline(
         return _better(store, name, offer, found, baseline.records("pending"), limits)
     text = f"{source} is {found.verdict.value.replace('_', ' ')} against baseline {name!r}: not added"
     return Added(action="refused", text=text, comparison=found)
+
+
+def _not_believed(record: Record) -> str:
+    """Return what to say of a first result of which some figures cannot be believed; empty where all can.
+
+    Raises:
+        InputError: none can: every later result would be held against something that cannot be.
+    """
+    measured = [m for m in record.measurements if m.primary and (m.flaw or not m.absent)]
+    wrong = [(m.name, why) for m in measured if (why := m.flaw or impossible([m]))]
+    if not wrong:
+        return ""
+    if len(wrong) == len(measured):
+        raise InputError(f"{record.source} cannot be a baseline: {wrong[0][1]}", hint="measure again")
+    return f"; {len(wrong)} of its {len(measured)} figures cannot be believed and judge nothing: {wrong[0][0]}, {wrong[0][1]}"
 
 
 def _learns(found: Comparison) -> bool:

@@ -130,8 +130,9 @@ def _must_be_a_store(path: Path) -> bool:
     Raises:
         InputError: a folder, or a file of another kind.
     """
-    if path.is_dir():
-        raise InputError(f"{path} is a folder, expected the file of a store", hint=f"{path / 'history.db'}")
+    if path.exists() and not path.is_file():
+        what, hint = ("a folder", str(path / "history.db")) if path.is_dir() else ("no file", "name a new file")
+        raise InputError(f"{path} is {what}, expected the file of a store", hint=hint)
     try:
         with path.open("rb") as file:
             start = file.read(100)
@@ -166,6 +167,8 @@ def translated(url: str) -> Iterator[None]:
         full = _no_room(cause, said, sqlite_path(url))
         hint = _ROOM if full else f"check --store or {VARIABLE}"
         raise InputError(f"the store {shown(url)} failed: {said.splitlines()[0]}", hint=hint) from None
+    except UnicodeEncodeError as error:
+        raise InputError(f"the store keeps text, and {error.object[:60]!r} is none", hint="use Unicode") from None
     except (NoSuchModuleError, ImportError) as error:
         raise InputError(f"no driver for {shown(url)}: {error}", hint="pip install 'mansard[postgresql]'") from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
 import math
@@ -46,6 +47,9 @@ def read_bytes(
     """Read a result from its bytes; see `read`."""
     from mansard.history import imports
 
+    source = source.encode("utf-8", "backslashreplace").decode()  # a file may be called by bytes that are no text
+    if not raw.strip():
+        raise InputError(f"{source} is empty, expected a result document", hint="measure again")
     try:
         text = _unpacked(raw, source).decode("utf-8")
     except UnicodeDecodeError:
@@ -55,14 +59,16 @@ def read_bytes(
     content = _json(text)
     asked = form
     if form == "auto":
-        form = "mansard" if _is_ours(content) else imports.form_of(text, content)
+        form = "mansard" if _is_ours(content) else imports.form_of(text, content, source)
     try:
         if form == "mansard":
             schema, created, found = _ours(content, source)
         else:
             schema, created, found = form, "", imports.read(form, text, content)
-    except InputError:
-        raise
+    except InputError as error:
+        if source in error.message:
+            raise
+        raise InputError(f"{source}: {error.message}", hint=error.hint, code=error.code) from None
     except _DAMAGE as error:
         if asked != "auto" and asked != (likely := _likely(text, content)):
             hint = (
@@ -73,13 +79,44 @@ def read_bytes(
     found = [_finite_or_flawed(m) for m in found]
     if labels:
         found = [_labelled(m, labels) for m in found]
+    for m in found:
+        _must_be_text(m, source)
     twice = _twice(found)
     if twice:
         raise InputError(f"{source} names {twice!r} more than once", hint="one document is one run of each benchmark")
     return Record(
-        source=source, schema=schema, created=created, sha256=hashlib.sha256(raw).hexdigest(), measurements=tuple(found),
-        empty=_why_empty(found),
+        source=source, schema=schema, created=created if _is_time(created) else "", sha256=hashlib.sha256(raw).hexdigest(),
+        measurements=tuple(found), empty=_why_empty(found),
     )  # fmt: skip
+
+
+def _must_be_text(m: Measurement, source: str) -> None:
+    """Refuse names and conditions that no database keeps and no report shows: lone halves of a character, and NUL.
+
+    Raises:
+        InputError: there is such a one.
+    """
+    for words in (
+        m.benchmark,
+        m.flaw,
+        m.absent,
+        *(x for p in m.fingerprint.parts.values() for kv in p.items() for x in kv),
+    ):
+        if not isinstance(words, str):
+            raise InputError(f"{source} is damaged: {words!r} stands where a text is expected")
+        if "\0" in words or any("\ud800" <= c <= "\udfff" for c in words):
+            raise InputError(
+                f"{source} is damaged: {words[:60]!r} is no text", hint="write its names in Unicode, without NUL"
+            )
+
+
+def _is_time(text: str) -> bool:
+    """Return whether a text is a time in ISO 8601; what is none does not tell when a document was made."""
+    try:
+        datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _likely(text: str, content: Any) -> str:
@@ -89,7 +126,7 @@ def _likely(text: str, content: Any) -> str:
     if _is_ours(content):
         return "mansard"
     try:
-        return imports.form_of(text, content)
+        return imports.form_of(text, content, "the file")
     except InputError:
         return ""
 
@@ -456,10 +493,19 @@ def _samples(d: Mapping[str, Any]) -> list[Measurement]:
         if metric not in METRICS:
             raise InputError(f"unknown metric {metric!r} of {b['name']!r}", hint=f"one of {', '.join(METRICS)}")
         own = base.merged(fingerprint_of(b.get("environment", {})).parts)
+        wrong = [x for run in b["runs"] for x in (run if isinstance(run, list) else [run]) if _no_sample(x, run)]
+        if wrong:
+            raise InputError(
+                f"a run of {b['name']!r} holds {wrong[0]!r}, expected a list of numbers", hint='"runs": [[0.101, 0.099, 0.100]]'
+            )  # fmt: skip
         groups = tuple(tuple(float(x) for x in run) for run in b["runs"] if run)
         absent = "" if groups else "no samples"
         found.append(Measurement(benchmark=b["name"], metric=metric, groups=groups, absent=absent, fingerprint=own))
     return found
+
+
+def _no_sample(x: Any, run: Any) -> bool:
+    return not isinstance(run, list) or isinstance(x, bool) or not isinstance(x, int | float)
 
 
 _READERS: Mapping[str, Callable[[Mapping[str, Any]], list[Measurement]]] = {

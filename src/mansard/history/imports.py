@@ -19,8 +19,13 @@ _UNIT_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _NORMAL_975 = 1.959964
 
 
-def form_of(text: str, content: Any) -> str:
+def form_of(text: str, content: Any, source: str) -> str:
     """Return which program wrote a result.
+
+    Args:
+        text: The file.
+        content: The same parsed as JSON; None where it is not JSON.
+        source: Its name.
 
     Raises:
         InputError: none that is known.
@@ -54,7 +59,7 @@ def form_of(text: str, content: Any) -> str:
         return "nvbandwidth"
     known = ", ".join(FORMS)
     raise InputError(
-        "the file is neither a document of mansard nor a result of a known program", hint=f"known: {known}"
+        f"{source} is neither a document of mansard nor a result of a known program", hint=f"known: {known}"
     )
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
 STATES = ("accepted", "pending", "retired")
+LONGEST_NAME = 200  # what the column of the schema holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +167,7 @@ class Store:
 
         if state not in STATES:
             raise UsageError(f"unknown state {state!r}", hint=f"one of {', '.join(STATES)}")
+        _must_be_a_name(baseline)
         record = read_bytes(raw, source=source, labels=labels, form=form)
         with translated(self.url), writing(self._engine) as connection:
             number = self._insert(connection, raw, record, form, labels or {}, added)
@@ -190,6 +192,7 @@ class Store:
 
         from mansard.history.tables import ENTRY
 
+        _must_be_a_name(baseline)
         record = read_bytes(raw, source=source, labels=labels, form=form)
         with translated(self.url), writing(self._engine) as connection:
             number = self._insert(connection, raw, record, form, labels or {})
@@ -348,6 +351,19 @@ def _row(row: Mapping[str, Any]) -> Stored:
         added=row["added"], labels=json.loads(row["labels"]), form=row["form"],
         figures={n: missing if row[n] is None else float(row[n]) for n in FIGURES},
     )  # fmt: skip
+
+
+def _must_be_a_name(name: str) -> None:
+    """Refuse what cannot be typed and told apart as the name of a baseline.
+
+    Raises:
+        UsageError: it is empty, too long, or holds what is not printed.
+    """
+    if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
+        shown = name if len(name) <= 40 else f"{name[:40]}..."
+        raise UsageError(
+            f"{shown!r} is no name of a baseline, expected 1 to {LONGEST_NAME} printed characters", hint="main"
+        )
 
 
 def _now() -> str:

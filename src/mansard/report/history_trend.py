@@ -122,7 +122,7 @@ def _under(s: Series) -> str:
 
 
 def _headline(s: Series) -> str:
-    count = f"{len(s.points)} results"
+    count = f"{len(s.points)} result{'' if len(s.points) == 1 else 's'}"
     if s.model == "too_short":
         return f"{count}, too few to tell a level"
     noise = f"noise {100 * s.noise_ratio:.2g} %"
