@@ -351,7 +351,7 @@ def test_the_summary_of_the_suite(mark: str) -> None:
 
 @pytest.mark.parametrize("runs", [[1.0, 2.0], [["1", "2"]], [[True, 1.0]], [None]])
 def test_samples_by_hand_are_lists_of_numbers(runs: list[Any]) -> None:
-    with pytest.raises(InputError, match="x: a run of 'b' holds .*, expected a list of numbers"):
+    with pytest.raises(InputError, match=r"x: a run of 'b' holds .*, expected a list of numbers"):
         figures({"schema": "samples/1", "benchmarks": [{"name": "b", "runs": runs}]})
 
 

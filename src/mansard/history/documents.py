@@ -6,6 +6,7 @@ import datetime
 import hashlib
 import json
 import math
+import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -66,7 +67,7 @@ def read_bytes(
         else:
             schema, created, found = form, "", imports.read(form, text, content)
     except InputError as error:
-        if source in error.message:
+        if re.search(rf"(?<!\w){re.escape(source)}(?!\w)", error.message):
             raise
         raise InputError(f"{source}: {error.message}", hint=error.hint, code=error.code) from None
     except _DAMAGE as error:
