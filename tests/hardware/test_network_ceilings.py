@@ -194,8 +194,12 @@ def test_an_oversubscribed_spine():
     found = best_ceiling(tree, "all_gather", size_bytes=32e9)
     assert found.limiting == "network-spine"
     assert found.bandwidth_s == pytest.approx(16e9 / 200e9)
+    # A full tree adds nothing to the 50 GB/s of a GPU's adapter: what comes over the spine comes over it too.
     full = networked(node, units=4, bytes_per_s=400e9, per_leaf=2)
-    assert best_ceiling(full, "all_gather", size_bytes=32e9).bandwidth_s == pytest.approx(31e9 / (450e9 + 50e9 + 50e9))
+    assert best_ceiling(full, "all_gather", size_bytes=32e9).bandwidth_s == pytest.approx(31e9 / (450e9 + 50e9))
+    # One GPU of one node under each leaf: an eighth of the 800 GB/s up, shared with the other node there, is its adapter.
+    far = best_ceiling(full, "all_gather", size_bytes=32e9, group=((1,), (1,), (2,)))
+    assert far.bandwidth_s == pytest.approx(16e9 / 50e9)
     with pytest.raises(ShapeError):
         networked(node, units=4, bytes_per_s=400e9, per_leaf=3)
 
@@ -214,11 +218,44 @@ def test_a_pcie_tree_shares_its_uplinks():
     tree = built("l40s", "8", per_pcie_switch=4)
     rate = tree.levels[0].bytes_per_s
     found = best_ceiling(tree, "all_gather", size_bytes=8e9)
-    assert found.limiting == "pcie"  # 7 GB over 32 + 8 GB/s against 4 GB over 32
-    assert found.bandwidth_s == pytest.approx(7e9 / (rate + rate / 4))
+    # A card has one link, over which the bytes from behind the other switch come as well: 7 GB over 32 GB/s against 4.
+    assert found.limiting == "pcie"
+    assert found.bandwidth_s == pytest.approx(7e9 / rate)
     exchange = best_ceiling(tree, "all_to_all", size_bytes=8e9)
     assert exchange.limiting == "pcie-uplink"
     assert exchange.bandwidth_s == pytest.approx(4 * 4e9 / rate)
+
+
+def test_a_card_on_pcie_takes_nothing_in_beside_its_link():
+    # 2 boxes of 8 cards at 32 GB/s: an adapter of 50 GB/s a card is behind the link of the card, whoever takes part.
+    fabric = built("rtx-4090", "2:8", network_bytes_per_s=50e9)
+    whole = best_ceiling(fabric, "all_gather", size_bytes=16e9)
+    assert whole.bandwidth_s == pytest.approx(15e9 / 32e9)
+    assert whole.limiting == "pcie"
+    assert best_ceiling(fabric, "all_gather", size_bytes=16e9, group=((1,), (2,))).bandwidth_s == pytest.approx(
+        8e9 / 32e9
+    )
+    pair = best_ceiling(fabric, "ppermute", size_bytes=1e9, group=((1,), (2,)))
+    assert (pair.bandwidth_s, pair.limiting) == (pytest.approx(1e9 / 32e9), "one link of pcie")
+
+
+def test_a_message_between_two_devices_uses_one_adapter_of_a_node():
+    # NVIDIA/nccl issue 1272: 8 nodes of 4 GH200, an adapter of 25 GB/s each; the neighbour exchange of all 32 shows 24.24.
+    fabric = built("gh200-96gb", "8:4", network_bytes_per_s=25e9)
+    ring = best_ceiling(fabric, "ppermute", size_bytes=512 * MIB)
+    assert ring.busbw_bytes_per_s == pytest.approx(25e9)
+    assert 24.2382e9 < ring.busbw_bytes_per_s < 1.1 * 24.2382e9
+    assert ring.limiting == "one adapter of network"
+    # Four at once, one a GPU, have one each as well; a node of one adapter for all four gives it to one pair, or a quarter.
+    assert best_ceiling(fabric, "ppermute", size_bytes=1e9, group=((1,), (8,))).bandwidth_s == pytest.approx(1e9 / 25e9)
+    shared = built("gh200-96gb", "8:4", network_bytes_per_s=25e9, adapters=1)
+    assert best_ceiling(shared, "ppermute", size_bytes=1e9).bandwidth_s == pytest.approx(1e9 / 100e9)
+    assert best_ceiling(shared, "ppermute", size_bytes=1e9, group=((1,), (8,))).bandwidth_s == pytest.approx(1e9 / 25e9)
+    # Two slices of 16 chips have four hosts each: 16 x 6.25 GB/s by four adapters of 25.
+    slices = built("tpu-v5p", "2:4x4", network_bytes_per_s=6.25e9)
+    assert best_ceiling(slices, "ppermute", size_bytes=1e9).bandwidth_s == pytest.approx(1e9 / 25e9)
+    with pytest.raises(ShapeError, match="0 adapters"):
+        built("h200", "2:8", network_bytes_per_s=50e9, adapters=0)
 
 
 def test_ring_and_tree_of_eight_by_hand():

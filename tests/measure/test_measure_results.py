@@ -97,6 +97,26 @@ def test_another_machine_or_version_is_not_used(tmp_path, change):
     assert measure_room.load_cached(directory=tmp_path) is None
 
 
+def test_why_kept_ceilings_are_not_used_is_told(tmp_path):
+    assert store.nearest_kept(directory=tmp_path) is None
+    here = describe(choose_cpus(None))["tuning_variables"]
+    other = measure_room.save(some_ceilings(versions={"numpy": "0"}, kernel="0.1"), directory=tmp_path)
+    near = measure_room.save(some_ceilings(tuning_variables={**here, "OMP_WAIT_POLICY": "active"}), directory=tmp_path)
+    measure_room.save(some_ceilings(cpu_model="other"), directory=tmp_path)
+    path, text = store.nearest_kept(directory=tmp_path)
+    assert (path, text) == (near, "OMP_WAIT_POLICY is not set here and active there")
+    near.unlink()
+    path, text = store.nearest_kept(directory=tmp_path)
+    assert path == other
+    assert "kernel: " in text
+    assert text.endswith(" here and 0.1 there")
+    assert "numpy is " in text
+    # What can be used differs in nothing and is not near but there.
+    other.unlink()
+    measure_room.save(some_ceilings(), directory=tmp_path)
+    assert store.nearest_kept(directory=tmp_path) is None
+
+
 def test_a_file_under_the_right_name_with_another_fingerprint_is_not_used(tmp_path):
     path = measure_room.save(some_ceilings(), directory=tmp_path)
     body = json.loads(path.read_text())

@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from mansard.core.errors import UsageError
+from mansard.core.errors import InputError, UsageError
 from mansard.core.unknown import Unknown
 from mansard.trace.collectives_of import bus_factor, collectives_of
+from mansard.trace.open import recognise
 from mansard.trace.ranks import compare_ranks, identity_of
 from mansard.trace.readers import chrome
 
@@ -175,3 +176,16 @@ def test_the_residual_of_clocks_is_written_with_its_prefix(rank_file):
     two = [step(1, 0, 400), all_reduce(100, 54), all_reduce(300, 28)]
     job = compare_ranks([rank_file(0, one, host="node1"), rank_file(1, two, host="node2")])
     assert "2.00 us apart at the median" in job.clock.note
+
+
+def test_results_of_mansard_are_no_profiles_and_what_reads_them_is_said(tmp_path):
+    path = tmp_path / "run-0.json"
+    path.write_text(json.dumps({"schema": "run/1", "tool_version": "0.1.0", "timeline": {"traceEvents": []}}))
+    with pytest.raises(InputError, match=r"a result of Mansard \(run/1\), not a profile") as caught:
+        recognise(path)
+    assert "mansard report run-0.json" in caught.value.hint
+    assert "--keep 'rec-{rank}'" in caught.value.hint
+    path.write_text(json.dumps({"schema": "ceilings/1", "tool_version": "0.1.0"}))
+    with pytest.raises(InputError, match="ceilings/1") as caught:
+        recognise(path)
+    assert "--keep" not in caught.value.hint

@@ -79,9 +79,11 @@ def _noise(window: float) -> dict[str, Any]:
 
 def _kept() -> str:
     """Return whether ceilings of this machine were measured before."""
-    from mansard.measure.store import load_cached
+    from mansard.measure.store import load_cached, nearest_kept
 
     kept = load_cached()
     if kept is None:
-        return "none measured yet for this machine and state: mansard measure"
+        near = nearest_kept()
+        why = f"; those on record differ: {near[1]}" if near else ""
+        return f"none measured yet for this machine and state: mansard measure{why}"
     return f"{len(kept.ceilings)} measured before and kept"

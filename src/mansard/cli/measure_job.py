@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,13 @@ def show_network(elements: Sequence[Mapping[str, Any]]) -> None:
     click.echo("\n".join(network_lines(elements)))
 
 
+def _write_plainly(launch: Launch) -> None:
+    """Write without colours where the terminal is not the reader's: Open MPI gives each rank one of its own, of no size."""
+    if launch.launcher == "openmpi" and "FORCE_COLOR" not in os.environ:
+        os.environ["TERM"] = "dumb"
+        os.environ.setdefault("COLUMNS", "120")
+
+
 def as_one_of(launch: Launch, measure: Callable[[], int], *, quiet: bool) -> int:
     """Measure as rank 0 with the other ranks, or take part in what rank 0 measures; return the exit code of the run.
 
@@ -34,6 +42,7 @@ def as_one_of(launch: Launch, measure: Callable[[], int], *, quiet: bool) -> int
 
     if launch.rank > 0:
         return follow(launch)
+    _write_plainly(launch)
 
     def say(text: str) -> None:
         if not quiet:

@@ -332,16 +332,23 @@ def _ceilings(path: Path | None, talk: Any) -> Ceilings:
 
 
 def _measure_now(threads: int | None, talk: Any) -> Ceilings:
-    from mansard.measure import load_cached, measure, one_at_a_time, save
+    from mansard.measure import load_cached, measure, nearest_kept, one_at_a_time, save
 
     many = f" at {threads} threads" if threads else ""
     with one_at_a_time():
         found = load_cached(threads=threads)  # another process of the job measured while this one waited
         if found is not None:
             return found
-        talk(
-            f"no ceilings on record for this machine{many}: measuring them first (about a minute, kept for the next run)"
-        )
+        near = nearest_kept(threads=threads)
+        if near is None:
+            talk(
+                f"no ceilings on record for this machine{many}: measuring them first (about a minute, kept for the next run)"
+            )
+        else:
+            talk(
+                f"the ceilings on record{many} are of another state of this machine: {near[1]}. Measuring new ones (about a "
+                f"minute, kept for the next run in this state); to judge against the old ones: --ceilings {near[0]}"
+            )
         ceilings = measure("quick", threads=threads)
         try:
             save(ceilings)

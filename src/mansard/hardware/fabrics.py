@@ -15,6 +15,8 @@ from mansard.hardware.topology import Fabric, Level
 #: Between the two dies of a chip, one way [B/s]: about six times the two directions of one ICI axis.
 DIE_BYTES_PER_S = {"tpu-v7x": 600e9}
 _DIE_SOURCE = "jax issue 39340: 1.2 TB/s between the dies beside about 200 GB/s of an ICI axis, both directions each"
+#: Chips of one host of a slice over several hosts, for v4, v5e, v5p, v6e and v7x (Cloud TPU documentation, machine types).
+TPU_CHIPS_PER_HOST = 4
 _REDUCES = ("Hopper", "Blackwell")
 _SHAPE = re.compile(r"(?:(?P<outer>\d{1,6}):)?(?P<axes>\d{1,6}(?:x\d{1,6}){0,3})")
 
@@ -74,6 +76,10 @@ def fabric_of(
     die_bytes_per_s: float | None = None,
     network_bytes_per_s: float | None = None,
     network_hop_s: float | None = None,
+    adapters: int | None = None,
+    per_leaf: int | None = None,
+    oversubscription_ratio: float = 1.0,
+    network_reduces: bool = False,
     per_pcie_switch: int | None = None,
 ) -> Fabric:
     """Return the network of one shape of a product.
@@ -87,6 +93,10 @@ def fabric_of(
         die_bytes_per_s: Between the devices of one package, one way [B/s].
         network_bytes_per_s: Of one package into the network between slices or nodes, one way [B/s].
         network_hop_s: Time of one crossing of that network [s].
+        adapters: Network adapters of one slice or node; None takes one for each GPU, and one for each host of a TPU slice.
+        per_leaf: Slices or nodes under one leaf switch or in one group of a dragonfly; None for all.
+        oversubscription_ratio: Rate into a leaf or group over the rate out of it.
+        network_reduces: Whether the switches between nodes reduce (SHARP).
         per_pcie_switch: Devices behind one PCIe switch, which share one uplink.
 
     Raises:
@@ -104,7 +114,7 @@ def fabric_of(
             raise ShapeError(
                 f"{sku.slug} is no torus: {shape.text} has {len(shape.axes)} axes", hint="8, or 4:8 for nodes"
             )
-        if link is None:
+        if link is None or _bridge_lacks(sku, link, shape.axes[0]):
             fabric = pcie_fabric(sku, shape.axes[0], per_switch=per_pcie_switch, hop_s=hop_s)
         else:
             fabric = island_fabric(sku, link, shape.axes[0], bytes_per_s=link_bytes_per_s, hop_s=hop_s)
@@ -117,7 +127,19 @@ def fabric_of(
             hint='add --network "50 GB/s": one way, of one chip or GPU',
         )
     packages = fabric.devices // sku.package.devices
-    return networked(fabric, units=shape.outer, bytes_per_s=network_bytes_per_s * packages, hop_s=network_hop_s)
+    torus = any(level.kind == "torus" for level in fabric.levels)
+    usual = math.ceil(packages / TPU_CHIPS_PER_HOST) if torus else packages
+    return networked(
+        fabric, units=shape.outer, bytes_per_s=network_bytes_per_s * packages, hop_s=network_hop_s, per_leaf=per_leaf,
+        oversubscription_ratio=oversubscription_ratio, reduces=network_reduces,
+        adapters=usual if adapters is None else adapters,
+    )  # fmt: skip
+
+
+def _bridge_lacks(sku: Sku, link: Link, devices: int) -> bool:
+    """Return whether cards are more than a bridge joins; a collective of them all then goes over PCIe as well."""
+    joins = 4 if "four" in link.topology else 2
+    return link.topology.startswith("bridge") and devices > joins and any(item.name == "pcie" for item in sku.links)
 
 
 def torus_fabric(
@@ -230,9 +252,10 @@ def pcie_fabric(sku: Sku, devices: int, *, per_switch: int | None, hop_s: float 
         raise ShapeError(f"{devices} devices do not divide over PCIe switches of {group}")
 
     def level(name: str, length: int) -> Level:
+        # A card has no other way in; a switch may have network adapters behind it, beside its uplink.
         return Level(
             name=name, kind="switch", axes=(Axis(length=length, wraps=False),), bytes_per_s=link.bytes_per_s,
-            hop_s=latency, source=link.receipt.source,
+            hop_s=latency, only_way_in=name == "pcie", source=link.receipt.source,
         )  # fmt: skip
 
     notes = (f"PCIe: {link.bytes_per_s / 1e9:g} GB/s one way per device",)
@@ -254,6 +277,7 @@ def networked(
     per_leaf: int | None = None,
     oversubscription_ratio: float = 1.0,
     reduces: bool = False,
+    adapters: int = 1,
 ) -> Fabric:
     """Return several such fabrics joined by a data-centre network, a rail-optimised or plain fat tree.
 
@@ -266,6 +290,9 @@ def networked(
         per_leaf: Slices or nodes under one leaf switch, or one set of rails; None for all.
         oversubscription_ratio: Downlinks over uplinks of a leaf; 1 is a full fat tree.
         reduces: Whether the switches reduce (SHARP).
+        adapters: Network adapters of one slice or node. A message between two devices uses one of them: NCCL takes the nearest
+            of each GPU, and an all-to-all or a neighbour exchange shows the rate of one (NVIDIA/nccl-tests issue 267,
+            NVIDIA/nccl issue 1272).
 
     Assumes: device i of each node talks to device i of the others over its own rail, so that a group uses the ports of
     its own devices alone.
@@ -274,21 +301,32 @@ def networked(
         ShapeError: leaves that do not divide the units, or an oversubscription below 1.
     """
     leaf = units if per_leaf is None else per_leaf
-    if leaf < 1 or units % leaf or oversubscription_ratio < 1.0:
+    if leaf < 1 or units % leaf or not 1.0 <= oversubscription_ratio < math.inf:
         raise ShapeError(
             f"{units} units under leaves of {leaf}, oversubscribed {oversubscription_ratio:g} to 1, make no fat tree"
         )
+    if adapters < 1:
+        raise ShapeError(f"{adapters} adapters of the {name} join nothing")
     latency: MaybeFloat = Unknown(f"the latency of the {name} is on no record", ("a measured fit",))
     latency = latency if hop_s is None else hop_s
+
+    one = bytes_per_s / adapters
 
     def level(label: str, length: int, rate: float) -> Level:
         return Level(
             name=label, kind="switch", axes=(Axis(length=length, wraps=False),), bytes_per_s=rate, hop_s=latency,
-            reduces=reduces, source="given",
+            reduces=reduces, port_bytes_per_s=min(one, rate) if adapters > 1 else None, only_way_in=True, source="given",
         )  # fmt: skip
 
     levels = [*fabric.levels, level(name, leaf, bytes_per_s)]
     if leaf < units:
         levels.append(level(f"{name}-spine", units // leaf, leaf * bytes_per_s / oversubscription_ratio))
-    notes = (*fabric.notes, f"{name}: {bytes_per_s / 1e9:g} GB/s one way per unit of {fabric.devices} devices")
-    return replace(fabric, levels=tuple(levels), notes=notes)
+    notes = [*fabric.notes, f"{name}: {bytes_per_s / 1e9:g} GB/s one way per unit of {fabric.devices} devices"]
+    if adapters > 1:
+        notes[-1] += f" by {adapters} adapters; a message between two devices uses one of them, {one / 1e9:g} GB/s"
+    if leaf < units:
+        notes.append(
+            f"{units // leaf} leaves of {leaf} units, {levels[-1].bytes_per_s / 1e9:g} GB/s up from each, "
+            f"oversubscribed {oversubscription_ratio:g} to 1"
+        )
+    return replace(fabric, levels=tuple(levels), notes=tuple(notes))

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from mansard.core.collective_times import Axis, ring_time, tree_time
 from mansard.core.collectives import bus_factor, canonical, sent_ratio
 from mansard.core.errors import UsageError
+from mansard.core.units import format_ratio
 from mansard.core.unknown import MaybeFloat, Unknown, is_known
 
 Kind = Literal["torus", "mesh", "switch"]
@@ -25,7 +26,12 @@ Group = tuple[tuple[int, ...], ...]
 OPERATIONS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "ppermute")
 _CUT = {
     "all_gather": "S (n - u)/n / B", "reduce_scatter": "S (n - u)/n / B", "all_reduce": "2 S (n - u)/n / B",
-    "all_to_all": "u S (n - u)/n / B", "ppermute": "S / B of one link",
+    "all_to_all": "u S (n - u)/n / B", "ppermute": "S / B of one link or adapter",
+}  # fmt: skip
+#: Algorithm -> how it is called in sentences.
+ALGORITHM_WORDS = {
+    "ring": "ring", "direct": "direct exchange", "tree": "two trees", "one-shot": "one-shot", "torus": "torus",
+    "levels": "level by level", "in-network": "in-network reduction",
 }  # fmt: skip
 _CUT_SOURCE = (
     "what must enter a unit of u of n devices over its links; Patarasuk and Yuan 2009 for one device, "
@@ -44,6 +50,10 @@ class Level:
         bytes_per_s: One way [B/s]: of one link of a torus or mesh, of one unit into a switch.
         hop_s: Time of one hop [s]; `Unknown` where it is on no record.
         reduces: Whether the network can reduce on the way (NVLS, SHARP).
+        port_bytes_per_s: One way, of one adapter of a unit [B/s]: the most that a message from one device to one other
+            gets, however many adapters the unit has; None where it gets `bytes_per_s`.
+        only_way_in: Whether all that a unit takes in comes over this link, what the levels outside bring as well: a card on
+            PCIe, a node behind a leaf switch. A GPU on NVLink has its network adapter beside it.
         source: Where the rate comes from.
     """
 
@@ -53,11 +63,17 @@ class Level:
     bytes_per_s: float
     hop_s: MaybeFloat
     reduces: bool = False
+    port_bytes_per_s: float | None = None
+    only_way_in: bool = False
     source: str
 
     def __post_init__(self) -> None:
         if not self.bytes_per_s > 0.0 or not math.isfinite(self.bytes_per_s):
             raise UsageError(f"the rate of {self.name} must be positive, got {self.bytes_per_s} B/s")
+        if self.port_bytes_per_s is not None and not 0.0 < self.port_bytes_per_s <= self.bytes_per_s * (1.0 + 1e-9):
+            raise UsageError(
+                f"an adapter of {self.name} has {self.port_bytes_per_s} B/s of the {self.bytes_per_s} B/s of a unit"
+            )
         if not self.axes or (self.kind != "torus" and len(self.axes) != 1):
             raise UsageError(f"{self.name}: a {self.kind} has one axis, a torus one or more; got {len(self.axes)}")
 
@@ -215,7 +231,7 @@ def collective_ceilings(
 def _boundary(fabric: Fabric, name: str, size: float, members: Group, used: Sequence[int]) -> CollectiveCeiling:
     """The slowest boundary of any unit, and the longest way."""
     ranks = math.prod(math.prod(m) for m in members)
-    cuts = [cut for i in used for cut in _cuts(fabric, name, size, members, i)]
+    cuts = [cut for i in _crossed(fabric, used) for cut in _cuts(fabric, name, size, members, i)]
     bandwidth, limiting = max(cuts, key=lambda c: c[0])
     passes = 2.0 if name == "all_reduce" else 1.0
     latency: MaybeFloat = 0.0
@@ -233,6 +249,11 @@ def _boundary(fabric: Fabric, name: str, size: float, members: Group, used: Sequ
     )  # fmt: skip
 
 
+def _crossed(fabric: Fabric, used: Sequence[int]) -> list[int]:
+    """The levels that bytes of a group cross: those it extends over, and every only way in inside of them."""
+    return [i for i, level in enumerate(fabric.levels) if i in used or (level.only_way_in and i < max(used))]
+
+
 def _cuts(
     fabric: Fabric, name: str, size: float, members: Group, i: int, *, reducing: bool = False
 ) -> list[tuple[float, str]]:
@@ -246,14 +267,20 @@ def _cuts(
     inside = math.prod(math.prod(m) for m in members[:i])
     present = math.prod(x.units for x in fabric.levels[:i])
     if name == "ppermute":
-        return [(size * present / inside / level.bytes_per_s, f"one link of {level.name}")]
+        shared = size * present / inside / level.bytes_per_s
+        alone = 0.0 if level.port_bytes_per_s is None else size / level.port_bytes_per_s
+        which = "adapter" if level.port_bytes_per_s is not None else "link"
+        return [(max(shared, alone), f"one {which} of {level.name}")]
     # A byte for a unit may also come in over the levels outside of it, as far as they serve this unit.
-    capacity, units = 0.0, ranks // inside
+    capacity, units, behind = 0.0, ranks // inside, False
     for k in range(i, len(members)):
-        if math.prod(members[k]) > 1:
+        if k == i or math.prod(members[k]) > 1:
             here = math.prod(x.units for x in fabric.levels[:k])
             counts = max(1.0, 2.0 * (units - 1) / (units + 1)) if reducing and fabric.levels[k].reduces else 1.0
             capacity += counts * fabric.levels[k].rate_bytes_per_s(members[k]) * inside / here
+            if behind or fabric.levels[k].only_way_in:
+                break
+        behind = behind or fabric.levels[k].only_way_in
     outside = (ranks - inside) / ranks
     share = {"all_reduce": 2.0, "all_to_all": float(inside)}.get(name, 1.0)
     out = [(share * size * outside / capacity, level.name)]
@@ -337,7 +364,7 @@ def _flat_ring(
     passes = 2 if name == "all_reduce" else 1
     cuts = []
     hop_s: MaybeFloat = 0.0  # each step of the ring waits for its slowest hop
-    for i in used:
+    for i in _crossed(fabric, used):
         level = fabric.levels[i]
         inside = math.prod(math.prod(m) for m in members[:i])
         here = math.prod(x.units for x in fabric.levels[:i])
@@ -365,7 +392,9 @@ def _in_network(
     """All-reduce where some levels in use reduce on the way: NVSwitch inside of nodes, switches between them, or both."""
     if name != "all_reduce" or not any(fabric.levels[i].reduces for i in used):
         return ()
-    cuts = [cut for i in used for cut in _cuts(fabric, name, bound.size_bytes, members, i, reducing=True)]
+    cuts = [
+        cut for i in _crossed(fabric, used) for cut in _cuts(fabric, name, bound.size_bytes, members, i, reducing=True)
+    ]
     bandwidth, limiting = max(cuts, key=lambda c: c[0])
     if not bandwidth < bound.bandwidth_s:
         return ()
@@ -429,13 +458,14 @@ def compare_to_ceiling(ceilings: Sequence[CollectiveCeiling], seconds: float) ->
     plain = min((c for c in ceilings if not c.effective), key=lambda c: c.time_s)
     share = plain.share_ratio(seconds)
     if share <= 1.0:
-        return Comparison(ceiling=plain, share_ratio=share, verdict=f"{share:.0%} of the {plain.algorithm} ceiling")
+        text = f"{format_ratio(share)} of the ceiling, {ALGORITHM_WORDS[plain.algorithm]}"
+        return Comparison(ceiling=plain, share_ratio=share, verdict=text)
     reducing = [c for c in ceilings if c.effective]
     if reducing:
         best = min(reducing, key=lambda c: c.time_s)
         inside = best.share_ratio(seconds)
         if inside <= 1.0:
-            text = f"{inside:.0%} of the ceiling with in-network reduction; no {plain.algorithm} can be that fast"
+            text = f"{format_ratio(inside)} of the ceiling with in-network reduction; nothing is that fast without"
             return Comparison(ceiling=best, share_ratio=inside, verdict=text)
         plain, share = best, inside
     suspects = ("the size S or the number of ranks", "another topology than assumed", "data that never left the device")

@@ -93,11 +93,11 @@ def describe(cpus: Sequence[int], root: Path = ROOT) -> dict[str, Any]:
 
 
 # What a cached measurement depends on. Foreign load does not belong to it.
-_KEYS = ("cpu_model", "architecture", "cpus_allowed", "cpus_used", "cgroup_cpus", "memory_bytes", "huge_pages", "kernel",
-         "python", "versions", "tuning_variables", "caches")  # fmt: skip
+FINGERPRINT_KEYS = ("cpu_model", "architecture", "cpus_allowed", "cpus_used", "cgroup_cpus", "memory_bytes", "huge_pages", "kernel",
+                    "python", "versions", "tuning_variables", "caches")  # fmt: skip
 
 
 def fingerprint(environment: Mapping[str, Any]) -> str:
     """Return a short name for a machine in a state: equal for equal processor, limits, software and settings."""
-    text = json.dumps({key: environment.get(key) for key in _KEYS}, sort_keys=True, default=str)
+    text = json.dumps({key: environment.get(key) for key in FINGERPRINT_KEYS}, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -14,11 +14,18 @@ from mansard.core.ceilings import Ceilings, ceilings_from_json
 from mansard.core.document import dumps, header, read_document, to_jsonable
 from mansard.core.errors import InputError
 from mansard.core.outputs import write_whole
-from mansard.measure.machine import choose_cpus, describe, fingerprint
+from mansard.measure.machine import FINGERPRINT_KEYS, choose_cpus, describe, fingerprint
 
 SCHEMA = "ceilings/1"
 BUSY_RATIO = 0.08  # foreign load above which a figure is only a lower bound
 DIRECTORY_VARIABLE = "MANSARD_CACHE_DIR"
+MOST_COMPARED = 16  # kept files that are looked at to say why none of them is used
+_WORDS = {
+    "cpus_allowed": "CPUs allowed",
+    "cpus_used": "CPUs used",
+    "cgroup_cpus": "CPUs of the control group",
+    "memory_bytes": "memory",
+}
 
 
 def document(ceilings: Ceilings) -> dict[str, Any]:
@@ -135,3 +142,61 @@ def load_cached(*, threads: int | None = None, directory: Path | None = None) ->
         return ceilings_from_json(body)
     except (InputError, KeyError, TypeError, ValueError):
         return None
+
+
+def nearest_kept(*, threads: int | None = None, directory: Path | None = None) -> tuple[Path, str] | None:
+    """Return the kept ceilings of this processor that differ least from the machine as it is now, and in what they do.
+
+    Args:
+        threads: As in `load_cached`.
+        directory: The cache folder, as in `save`.
+    """
+    now = describe(choose_cpus(threads))
+    folder = cache_directory() if directory is None else directory
+    best: tuple[int, Path, str] | None = None
+    for path in sorted(folder.glob(f"ceilings-*-{now['threads']}t.json"), key=_age, reverse=True)[:MOST_COMPARED]:
+        try:
+            then = read_document(path, SCHEMA)["environment"]
+            if any(then[key] != now[key] for key in ("cpu_model", "architecture")):
+                continue
+            found = differences(now, then)
+        except (InputError, KeyError, TypeError, AttributeError):
+            continue
+        if found and (best is None or len(found) < best[0]):
+            best = (len(found), path, "; ".join(found))
+    return None if best is None else best[1:]
+
+
+def _age(path: Path) -> float:
+    with suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0
+
+
+def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
+    """Return in words what a kept measurement depends on and has otherwise, environment variables first.
+
+    Args:
+        here: The machine as it is, as `describe` gives it.
+        there: As it was.
+
+    >>> differences({"tuning_variables": {"OMP_NUM_THREADS": "1"}, "kernel": "6.1"}, {"tuning_variables": {}, "kernel": "6.1"})
+    ['OMP_NUM_THREADS is 1 here and not set there']
+    """
+    found = []
+    for key, verb in (("tuning_variables", "not set"), ("versions", "not installed")):
+        mine, theirs = here.get(key) or {}, there.get(key) or {}
+        for name in sorted({*mine, *theirs}):
+            if mine.get(name) != theirs.get(name):
+                a, b = (str(x.get(name, verb)) for x in (mine, theirs))
+                found.append(f"{name} is {_short(a)} here and {_short(b)} there")
+    for key in FINGERPRINT_KEYS:
+        mine, theirs = to_jsonable(here.get(key)), there.get(key)
+        if key not in ("tuning_variables", "versions") and mine != theirs:
+            name = _WORDS.get(key, key.replace("_", " "))
+            found.append(f"{name}: {_short(str(mine))} here and {_short(str(theirs))} there")
+    return found
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import shutil
 import zlib
 from collections.abc import Callable, Iterable
@@ -28,6 +29,7 @@ _WITH_LAUNCH_SHAPES = ("nsys", "chrome", "rocprofv3_json", "rocprofv3_csv")
 Reader = Callable[..., Timeline]
 
 _HEAD = 1 << 16
+_OURS = re.compile(rb'"schema"\s*:\s*"([a-z][a-z_-]*/\d+)"')
 _SQLITE = b"SQLite format 3\x00"
 _NCU_SUMMARY = (b'"Process ID","Process Name"', b'"Kernel Name","Invocations"', b'"Device","Invocations"')
 _REPORTS = (".nsys-rep", ".qdrep", ".ncu-rep")
@@ -157,6 +159,7 @@ def _folder(path: Path) -> str:
 def _json(path: Path, text: bytes) -> str:
     """Return the format of JSON text, from what stands at its beginning."""
     start = text[:4096]
+    _no_result(path, start)
     if b'"rocprofiler-sdk-tool"' in start:
         return "rocprofv3_json"
     if b'"traceEvents"' in text or b'"ph"' in text or b'"deviceProperties"' in start or b'"distributedInfo"' in start:
@@ -169,6 +172,30 @@ def _json(path: Path, text: bytes) -> str:
             code="not_a_profile",
         )
     return "chrome"
+
+
+def _no_result(path: Path, start: bytes) -> None:
+    """Refuse what Mansard itself wrote, with what reads it.
+
+    Raises:
+        InputError: it is a result and no profile.
+    """
+    found = _OURS.search(start)
+    if found is None or b'"tool_version"' not in start:
+        return
+    schema = found.group(1).decode()
+    report = f"mansard report {path.name} -o page.html shows it"
+    hint = (
+        f"{report}, the documents of several ranks on one page; to compare ranks event by event keep what was recorded, "
+        "mansard run --keep 'rec-{rank}' ..., and give those folders"
+        if schema == "run/1"
+        else report
+    )
+    raise InputError(
+        f"{path} is a result of Mansard ({schema}), not a profile with events and times",
+        hint=hint,
+        code="not_a_profile",
+    )
 
 
 def _other_json(text: bytes) -> str:

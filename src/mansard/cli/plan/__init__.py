@@ -13,6 +13,10 @@ QUESTIONS: dict[str, tuple[str, str]] = {
         "mansard.cli.plan.topology",
         "Which slice shape, and which of its axes for which kind of parallelism.",
     ),
+    "collective": (
+        "mansard.cli.plan.collective",
+        "The least time of an all-reduce, ... on a network, and yours beside it.",
+    ),
     "shard": ("mansard.cli.plan.shard", "Which ranks, micro-batch, recomputation and precision on N devices."),
     "size": ("mansard.cli.plan.size", "How many devices hold a model, how fast they are, what they cost."),
     "offload": ("mansard.cli.plan.offload", "Experts or layers on the host: hit rates, misses, the link."),

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mansard.cli.plan.fabric_options import fabric_from, fabric_options
+
 if TYPE_CHECKING:
     from mansard.hardware.topology import Fabric
     from mansard.plan.shard.efficiency import Efficiency
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 @click.option("--on", required=True, metavar="DEVICE", help="Product of the catalogue, or hardware file.")
 @click.option("--devices", metavar="N,...", help="Numbers of devices.")
 @click.option("--topology", multiple=True, metavar="SHAPE", help="Shape instead: 8, 4:8 nodes of eight, 4x4x8 chips.")
-@click.option("--network", metavar="RATE", help="Of one device into the network between nodes, one way.")
 @click.option("--phase", type=click.Choice(["train", "serve"]), default="train", show_default=True)
 @click.option("--seq", type=int, help="Training: tokens of a sequence.")
 @click.option("--batch", type=int, help="Training: sequences of an optimizer step, of all devices.")
@@ -54,11 +55,8 @@ if TYPE_CHECKING:
 @click.option("--uncertain", type=float, default=0.2, help="Each ceiling may be so much off.  [default: 0.2]")
 @click.option("--tie", type=float, default=0.02, help="Plans that differ by less are a tie.  [default: 0.02]")
 @click.option("--top", type=click.IntRange(1, 50), default=5, show_default=True, help="Sets of ranks to show.")
-@click.option("--link-rate", metavar="RATE", help="One link of a torus or mesh, one device into a switch, one way.")
-@click.option("--hop", metavar="TIME", help="Time of one hop.  [default: what is on record]")
-@click.option("--die-link", metavar="RATE", help="Between the devices of one package, one way.")
-@click.option("--network-hop", metavar="TIME", help="Time of one crossing of the network.")
-@click.option("--in-network", is_flag=True, help="The network reduces (NVLS, SHARP).")
+@fabric_options
+@click.option("--in-network", is_flag=True, help="Reduction in switches counts, as NVLS in nodes; --sharp implies it.")
 @click.option("--usd-per-hour", type=float, help="Price of one device.  [default: the catalogue's]")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the document.")
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
@@ -176,12 +174,12 @@ def _where(options: Mapping[str, Any]) -> tuple[Where, dict[int, str]]:
     fabrics: dict[int, Fabric] = {}
     written: dict[int, str] = {}
     for text in shapes:
-        fabric = _fabric(text, options)
+        fabric = fabric_from(text, options)
         fabrics[fabric.devices], written[fabric.devices] = fabric, text
     nvlink = any(v.name == "nvlink" and v.kind == "switch" for f in fabrics.values() for v in f.levels)
     where = Where(
         machine=site.machine, fabrics=fabrics, efficiency=_efficiency(options, nvlink), price=site.price,
-        in_network=options["in_network"],
+        in_network=options["in_network"] or options["sharp"],
     )  # fmt: skip
     return where, written
 
@@ -200,18 +198,6 @@ def _shape(devices: int, node: Any) -> str:
     if devices % node:
         raise UsageError(f"{devices:,} devices are no whole nodes of {node}", hint="name a --topology such as 3:8")
     return f"{devices // node}:{node}"
-
-
-def _fabric(text: str, options: Mapping[str, Any]) -> Fabric:
-    from mansard.hardware import load
-    from mansard.hardware.fabrics import fabric_of, parse_shape
-
-    return fabric_of(
-        load(options["on"]), parse_shape(text), link_bytes_per_s=_quantity(options, "link_rate", "bytes_per_s"),
-        hop_s=_quantity(options, "hop", "s"), die_bytes_per_s=_quantity(options, "die_link", "bytes_per_s"),
-        network_bytes_per_s=_quantity(options, "network", "bytes_per_s"),
-        network_hop_s=_quantity(options, "network_hop", "s"),
-    )  # fmt: skip
 
 
 def _efficiency(options: Mapping[str, Any], nvlink: bool) -> Efficiency:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mansard.cli.plan.fabric_options import fabric_from, fabric_options
+
 if TYPE_CHECKING:
     from mansard.hardware.topology import Fabric
     from mansard.predict.estimate import Request
@@ -31,16 +33,8 @@ if TYPE_CHECKING:
 @click.option("--ep", type=int, help="Ranks on expert axes.  [default: any]")
 @click.option("--cp", type=int, help="Context-parallel ranks.  [default: any]")
 @click.option("--kinds", metavar="A,B", help="Only these of data, tensor, expert, context.")
-@click.option(
-    "--wrap/--no-wrap", default=None, help="Ends of torus axes are linked.  [default: the rule of the product]"
-)
-@click.option("--link-rate", metavar="RATE", help="One link of a torus or mesh, one device into a switch, one way.")
-@click.option("--hop", metavar="TIME", help="Time of one hop.  [default: what is on record]")
-@click.option("--die-link", metavar="RATE", help="Between the devices of one package, one way.")
-@click.option("--network", metavar="RATE", help="Of one chip or GPU into the network between slices or nodes, one way.")
-@click.option("--network-hop", metavar="TIME", help="Time of one crossing of that network.")
-@click.option("--pcie-switch", type=int, help="Devices behind one PCIe switch.")
-@click.option("--in-network", is_flag=True, help="The network reduces (NVLS, SHARP).")
+@fabric_options
+@click.option("--in-network", is_flag=True, help="Reduction in switches counts, as NVLS in nodes; --sharp implies it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(shapes: tuple[str, ...], **options: Any) -> int:
     """Compare SHAPES for a model, and say which axis should carry which kind of parallelism, and why.
@@ -73,7 +67,7 @@ def command(shapes: tuple[str, ...], **options: Any) -> int:
             continue
         found = plan_shape(
             model, request, machine, fabric, kinds=kinds, fixed=fixed, zero=options["zero"],
-            in_network=options["in_network"],
+            in_network=options["in_network"] or options["sharp"],
         )  # fmt: skip
         rows.append({**shape_json(found), "shape": text})
     rows.sort(key=_rank)
@@ -134,20 +128,10 @@ def _fixed(options: Mapping[str, Any], kinds: tuple[str, ...]) -> dict[str, int]
 
 def _fabric(text: str, options: Mapping[str, Any]) -> Fabric | Any:
     """The network of a shape, or why the product cannot be built like that."""
-    from mansard.core.units import parse_quantity
     from mansard.core.unknown import Unknown
-    from mansard.hardware import load
-    from mansard.hardware.fabrics import ShapeError, fabric_of, parse_shape
-
-    def rate(name: str, dimension: str = "bytes_per_s") -> float | None:
-        return None if options[name] is None else parse_quantity(options[name], dimension)
+    from mansard.hardware.fabrics import ShapeError
 
     try:
-        return fabric_of(
-            load(options["on"]), parse_shape(text), wrap=options["wrap"], link_bytes_per_s=rate("link_rate"),
-            hop_s=rate("hop", "s"), die_bytes_per_s=rate("die_link"), network_bytes_per_s=rate("network"),
-            network_hop_s=rate("network_hop", "s"),
-            per_pcie_switch=options["pcie_switch"],
-        )  # fmt: skip
+        return fabric_from(text, options)
     except ShapeError as error:
         return Unknown(error.message, (error.hint,) if error.hint else ())

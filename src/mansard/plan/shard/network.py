@@ -190,9 +190,8 @@ def reached(fabric: Fabric, *, link_ratio: float, network_ratio: float, alpha_s:
         raise UsageError("a share of a link must be above 0")
     levels = []
     for level in fabric.levels:
-        outer = level.name.startswith("network")
+        ratio = network_ratio if level.name.startswith("network") else link_ratio
         hop = level.hop_s if is_known(level.hop_s) or alpha_s is None else alpha_s
-        levels.append(
-            replace(level, bytes_per_s=level.bytes_per_s * (network_ratio if outer else link_ratio), hop_s=hop)
-        )
+        port = None if level.port_bytes_per_s is None else level.port_bytes_per_s * ratio
+        levels.append(replace(level, bytes_per_s=level.bytes_per_s * ratio, port_bytes_per_s=port, hop_s=hop))
     return replace(fabric, levels=tuple(levels))

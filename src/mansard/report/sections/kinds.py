@@ -66,6 +66,7 @@ KINDS: Mapping[str, Shown] = {
     "plan-offload/1": Shown(plans.offload, plans.headline_of_offload),
     "plan-whatif/1": Shown(plans.whatif, plans.headline_of_whatif),
     "plan-topology/1": Shown(plans.topology, plans.headline_of_topology),
+    "plan-collective/1": Shown(plain.document, lambda d: f"{d['operation']} over {d['ranks']} devices of {d['shape']}."),
     "plan-shard/1": Shown(searches.shard, searches.headline_of_shard), "plan-remat/1": Shown(searches.remat, searches.headline_of_remat),
     "trace_summary/1": Shown(traces.devices, traces.headline), "trace_overlap/1": Shown(traces.devices, traces.headline),
     "trace_kernels/1": Shown(traces.kernels, traces.headline), "trace_regions/1": Shown(traces.regions, traces.headline),
