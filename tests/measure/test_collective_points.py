@@ -10,9 +10,10 @@ from mansard.core.unknown import Unknown
 from mansard.measure.benchmarks.link_points import local_devices
 from mansard.measure.links.fits import fit_of
 from mansard.measure.links.mesh import mesh_of, replica_groups, same_groups
-from mansard.measure.links.shapes import Shapes, error_ratio, expected, layout_of, shapes_of
+from mansard.measure.links.shapes import Shapes, error_ratio, expected, layout_of, local_input, local_inputs, shapes_of
 from mansard.measure.links.with_jax_mesh import in_network, moved_dtypes, slowest
 from mansard.measure.points.benchmark import HasColumns, NeedsFlags, Where
+from mansard.measure.points.expect import too_long
 from mansard.measure.points.registry import benchmark_named
 
 CPU = Where(backend="jax", platform="cpu", devices=8, cpus=(0, 1), memory_bytes=8e9)
@@ -127,6 +128,40 @@ def test_work_of_an_all_reduce_over_16_cores():
     assert work.demand.link_bytes == {"ici": 3.75 * 2**20}
     gathered = benchmark_named("all_gather")
     assert gathered.work(params(gathered, mesh_shape="4x2x2"), TPU).transfer.size_bytes == 32 * 2**20
+
+
+def test_made_devices_are_planned_with_what_xla_does_for_them():
+    # 16 x 4 x 2 devices, each (128, 512, 256) bf16 in and (512, 256) out: 128 x (2^24 + 2^17) = 2.164e9 elements, 4.329e9 B.
+    # At 1.25e8 of them per core and second two cores take 8.657 s, and 128 threads 40 us each; new memory of 1 GB/s for
+    # 4.329e9 B and for f32 of 2.164e9 elements is 12.99 s, and 2^24 drawn numbers of 15 ns are 0.25 s.
+    b, limit_s = benchmark_named("reduce_scatter"), 30.0
+    given = params(b, mesh_shape="16x4x2", matrix_dim=512)
+    work = b.work(given, CPU)
+    assert work.planned.call_s == pytest.approx(8.657 + 0.005, rel=1e-3)
+    assert work.planned.prepare_s == pytest.approx(12.99 + 0.25, rel=1e-3)
+    waived = too_long(work, work.planned.call_s, limit_s)
+    assert waived.missing == "time"
+    assert "128 devices made out of 2 cores convert 2.16e+09 elements of bf16 to f32 and back" in waived.reason
+    assert too_long(work, work.planned.call_s, 60.0) is None
+    # f32 is moved as it is: 256 MiB in and out of 8 devices at 5 GB/s per core
+    reduced = benchmark_named("all_reduce")
+    plain = reduced.work(params(reduced, devices=8, matrix_dim=8192, dtype="f32"), CPU).planned
+    assert plain.call_s == pytest.approx(8 * 40e-6 + 2 * 2**28 / 1e10)
+    assert reduced.work(params(reduced), H200).planned is None
+    assert reduced.work(params(reduced, devices=2, impl="torch"), CPU).planned is None
+
+
+def test_large_inputs_are_another_one_for_each_device():
+    for rows, shared in ((8, False), (64, True)):  # 8,192 and 65,536 elements
+        made = shapes_of("all_reduce", {"matrix_dim": rows, "dtype": "bf16"}, 4)
+        blocks = [local_inputs(made, 3)(d).astype(np.float32) for d in range(4)]
+        assert all(x.shape == made.local for x in blocks)
+        assert np.array_equal(blocks[2], local_input(made, 2, 3).astype(np.float32))
+        assert (np.sort(blocks[0].ravel()).tolist() == np.sort(blocks[3].ravel()).tolist()) is shared
+        for one in range(4):
+            for other in range(one):
+                assert np.mean(blocks[one] == blocks[other]) < 0.05
+        assert abs(float(np.corrcoef(blocks[0].ravel(), blocks[1].ravel())[0, 1])) < 0.05
 
 
 def test_devices_made_out_of_one_memory_move_memory():

@@ -15,11 +15,12 @@ from mansard.core import Demand
 from mansard.core.errors import InputError, UsageError
 from mansard.measure.points import runner as runner_module
 from mansard.measure.points.assemble import result_of
-from mansard.measure.points.benchmark import Waived, Work
+from mansard.measure.points.benchmark import Waived, Where, Work
 from mansard.measure.points.effort import spread
 from mansard.measure.points.output import COLUMNS, Writer, points_left, read_detailed, summary_text
+from mansard.measure.points.process import WorkerLostError
 from mansard.measure.points.result import Point, State
-from mansard.measure.points.runner import Effort, Runner, Setting, batches, key_of, plan_hash
+from mansard.measure.points.runner import Effort, Runner, Setting, Taken, batches, key_of, plan_hash
 from mansard.measure.points.session import exit_code
 
 EFFORT = Effort(
@@ -127,7 +128,7 @@ def test_failures_do_not_lose_the_others(setting, tmp_path):
     }  # fmt: skip
     assert found["raises"].reason.startswith("ValueError: no such shape")
     assert "exit code 7" in found["crash"].reason
-    assert "no answer within 4 s" in found["hang"].reason
+    assert "no answer within 4 s, the process was ended (while it was made ready)" in found["hang"].reason
     assert "exit code 9" in found["late_crash"].reason
     assert "signal 9 (out of memory is the usual reason for signal 9)" in found["killed"].reason
     assert exit_code([{"state": r.state, "verdict": r.verdict} for r in found.values()]) == 1
@@ -170,6 +171,42 @@ def test_points_over_the_budget_are_waived(setting, tmp_path):
     assert "budget" in found[0].reason
 
 
+def test_a_budget_that_is_spent_starts_no_process(setting, tmp_path):
+    found = Runner(replace(setting(budget_s=1e-9), command=("false",))).run([point("a", log=str(tmp_path / "log"))])
+    assert [(r.state, "budget" in r.reason) for r in found] == [(State.WAIVED, True)]
+
+
+def test_what_cannot_run_keeps_its_reason_after_the_budget_where_the_backend_was_seen(setting, tmp_path, monkeypatch):
+    log = str(tmp_path / "log")
+    runner = Runner(replace(setting(budget_s=1e9), command=("false",)))
+    runner._opened_on["numpy"] = Where(backend="numpy", platform="cpu")
+    monkeypatch.setattr(runner, "_spent", lambda: True)
+    found = by_name(runner.run([point("no device", "waived", log=log), point("late", log=log)]))
+    assert found["no device"].reason == "needs a device (missing: device)"
+    assert found["late"].reason.endswith("(missing: time)")
+
+
+def test_a_process_gives_a_point_twice_its_limit_all_orders_together(setting):
+    class Asked:
+        limits: list[float]
+
+        def ask(self, op, *, limit_s, **_arguments):
+            self.limits.append(limit_s)
+            if op == "finish":
+                raise WorkerLostError("no answer")
+            return {}
+
+    worker, runner = Asked(), Runner(setting())
+    worker.limits = []
+    state = Taken(point=point("a"), benchmark=Told(), in_process_s=2.5)
+    runner._ask(worker, state, "window")
+    state.in_process_s = 100.0
+    with pytest.raises(WorkerLostError):
+        runner._ask(worker, state, "finish")
+    assert worker.limits == [1.5, 1.0]  # 2 x 2 s less 2.5 s; never less than a second
+    assert runner._doing == "after its samples, while its result was checked"
+
+
 def test_a_budget_that_ends_inside_a_batch_leaves_out_what_was_not_begun(setting, tmp_path, monkeypatch):
     log = str(tmp_path / "log")
     runner = Runner(setting(budget_s=1e9))
@@ -177,7 +214,7 @@ def test_a_budget_that_ends_inside_a_batch_leaves_out_what_was_not_begun(setting
 
     def spent():  # the budget ends after the first point of the batch was made ready
         looks.append(1)
-        return len(looks) > 2
+        return len(looks) > 3
 
     monkeypatch.setattr(runner, "_spent", spent)
     found = runner.run([point(str(i), log=log) for i in range(3)])

@@ -10,6 +10,7 @@ import pytest
 from mansard.measure.points import timing
 from mansard.measure.points.benchmark import Check, Prepared
 from mansard.measure.points.interval import interval_of, interval_over, t975
+from mansard.measure.points.worker import floor_of
 
 
 class Machine:
@@ -117,6 +118,43 @@ def test_the_slope_leaves_out_what_a_dispatch_costs():
 def test_a_chain_that_does_nothing_has_no_slope():
     machine = Machine([0.0], fixed_s=1e-4)
     assert timing.slope(machine.run, now=machine.now) is None
+
+
+def test_a_chain_whose_operations_are_long_is_not_timed():
+    machine = Machine([0.5])
+    # three pairs of one and five operations are 18 of half a second, beyond 2 s: one call to compile, one to see
+    assert timing.slope(machine.run, most_s=2.0, now=machine.now) is None
+    assert machine.time == pytest.approx(1.0)
+
+
+def test_a_difference_that_drowns_does_not_stretch_a_chain_to_minutes():
+    # chains of 1 and of 5 take the same 50 ms, beyond 64 operations each takes 5 ms: 100,000 of them would be minutes
+    at = [0.0]
+
+    def chain(count):
+        at[0] += 0.05 if count <= 64 else 0.005 * count
+
+    timing.slope(chain, most_s=1.0, now=lambda: at[0])
+    assert at[0] < 3.0
+
+
+def test_an_empty_call_that_is_long_is_looked_at_a_few_times():
+    at, calls = [0.0], []
+
+    def empty():
+        calls.append(1)
+        at[0] += 0.05
+
+    assert floor_of(empty, now=lambda: at[0]) == pytest.approx(0.05)
+    assert at[0] < 1.0  # of 820 calls it would be 41 s
+    at[0], calls[:] = 0.0, []
+
+    def quick():
+        calls.append(1)
+        at[0] += 5e-6
+
+    assert floor_of(quick, now=lambda: at[0]) == pytest.approx(5e-6)
+    assert len(calls) == 20 + 40 * 20
 
 
 def test_outliers_are_marked_and_stay():

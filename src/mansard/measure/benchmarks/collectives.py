@@ -26,10 +26,11 @@ from mansard.measure.benchmarks.link_points import (
     local_devices,
     missing_whole_bytes,
     not_of_this_job,
+    planned_in_one_memory,
 )
 from mansard.measure.links.mesh import Mesh, mesh_of
 from mansard.measure.links.shapes import LAYOUTS, REDUCTIONS, Shapes, shapes_of
-from mansard.measure.points.benchmark import Parameter, Params, Prepared, Transfer, Waived, Where, Work
+from mansard.measure.points.benchmark import Parameter, Params, Planned, Prepared, Transfer, Waived, Where, Work
 
 COPIES = 3.0  # of input and result that a point holds: for the loop, and for types that are converted
 
@@ -97,10 +98,11 @@ class Collective:
         """Return what one collective moves."""
         mesh = self._seen(params, where)
         shapes, n = self.shapes(params, mesh), mesh.participants
-        link = link_of(where, chosen(params, self.implementations))
-        size = shapes.size_bytes
+        backend = chosen(params, self.implementations)
+        link, size = link_of(where, backend), shapes.size_bytes
         held = (shapes.local_bytes + shapes.result_bytes) * (mesh.devices if where.platform == "cpu" else 1)
         convention = f"NCCL's algbw and busbw; layout {shapes.layout}: {' x '.join(map(str, shapes.local))} per device"
+        planned: Planned | None = None
         if in_one_memory(where):  # at least every input is read once and every result is written once
             senders = len(mesh.groups) if self.name == "broadcast" else mesh.devices
             demand = Demand(
@@ -108,6 +110,8 @@ class Collective:
                 working_set_bytes=held,
             )  # fmt: skip
             convention += "; all devices share one memory: each input is read there once, each result written once"
+            if backend == "jax":
+                planned = planned_in_one_memory(shapes, mesh.devices, len(where.cpus) or local_devices())
         else:
             demand = Demand(link_bytes={link: sent_ratio(self.name, n) * size}, working_set_bytes=held)
         return Work(
@@ -118,6 +122,7 @@ class Collective:
             ),
             headline="transfer",
             convention=convention,
+            planned=planned,
         )  # fmt: skip
 
     def waived(self, params: Params, impl: str, where: Where) -> Waived | None:

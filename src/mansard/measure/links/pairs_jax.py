@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mansard.core.errors import UndecidedError, UsageError
-from mansard.measure.links.shapes import Shapes, error_ratio, local_input, positions, worst
+from mansard.measure.links.shapes import Shapes, error_ratio, local_inputs, positions, worst
 from mansard.measure.links.with_jax_mesh import EXPECTED, collective_function
 from mansard.measure.points.benchmark import Check, CompilerCount, Operand, Prepared
 from mansard.measure.points.inputs import data_kind
@@ -174,7 +174,8 @@ def pairs_on_devices(
     def block(values: Any, device: int) -> Any:
         return jax.block_until_ready(jax.device_put(values[None], there[device]).astype(kind))
 
-    blocks = {d: block(local_input(shapes, d, seed), d) for d in used}
+    values_of = local_inputs(shapes, seed)
+    blocks = {d: block(values_of(d), d) for d in used}
     memory = {} if copies else {d: block(np.zeros(shapes.local, np.float32), d) for d in used}
     made: dict[Pair, tuple[Any, Any]] = {}
     begin = time.perf_counter()

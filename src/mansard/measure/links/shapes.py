@@ -19,6 +19,8 @@ from mansard.measure.points.inputs import ELEMENT_TOLERANCE, is_integer, random_
 LAYOUTS = ("auto", "rows", "buffer", "square")
 REDUCTIONS = ("sum", "mean", "max", "min")
 MOST_CHECKED = 1 << 16  # elements of each device that are compared
+LEAST_ROLLED = 1 << 16  # elements of an input, from which on devices share one drawn block
+MOST_PLACES = 4099  # in that block where an input begins; a prime, so that chunks of it are nowhere the same
 _REDUCES = ("all_reduce", "reduce_scatter")
 
 
@@ -120,7 +122,20 @@ def shapes_of(operation: str, params: Mapping[str, Any], ranks: int) -> Shapes:
 
 def local_input(shapes: Shapes, device: int, seed: int) -> npt.NDArray[Any]:
     """Return the input of a device, another one for each, in a type numpy or ml_dtypes has."""
-    return rounded(random_input(shapes.local, shapes.dtype, seed=1000 * seed + device), shapes.dtype)
+    return local_inputs(shapes, seed)(device)
+
+
+def local_inputs(shapes: Shapes, seed: int) -> Callable[[int], npt.NDArray[Any]]:
+    """Return what makes the input of each device, which is another one for each.
+
+    Small ones are drawn each on its own. Of a large one a block is drawn once, and each device has it from another place
+    on: drawing 4 GB for 128 devices takes half a minute, copying them some seconds.
+    """
+    if shapes.elements < LEAST_ROLLED:
+        return lambda device: rounded(random_input(shapes.local, shapes.dtype, seed=1000 * seed + device), shapes.dtype)
+    block = rounded(random_input(shapes.local, shapes.dtype, seed=1000 * seed), shapes.dtype).reshape(-1)
+    step = shapes.elements // MOST_PLACES | 1
+    return lambda device: np.roll(block, device * step).reshape(shapes.local)
 
 
 def positions(count: int, seed: int = 0, most: int = MOST_CHECKED) -> npt.NDArray[np.int64]:

@@ -14,7 +14,7 @@ import numpy as np
 from mansard.core.dtypes import short_dtype
 from mansard.core.errors import UndecidedError, UsageError
 from mansard.measure.links.mesh import Groups, Mesh, replica_groups, same_groups
-from mansard.measure.links.shapes import Shapes, error_ratio, expected, local_input, most_checked, positions, worst
+from mansard.measure.links.shapes import Shapes, error_ratio, expected, local_inputs, most_checked, positions, worst
 from mansard.measure.points.benchmark import Check, CompilerCount, Operand, Prepared
 from mansard.measure.points.inputs import data_kind, numpy_dtype
 
@@ -28,6 +28,7 @@ EXPECTED: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 SAME_FOR_ALL = ("all_reduce", "all_gather", "broadcast")  # the result is that of every device of a group
 LOOKS = 5  # dispatches in which the devices are watched
+LOOKS_MOST_S = 2.0  # no further one after this
 
 
 @dataclass(slots=True)
@@ -127,8 +128,11 @@ class OnMesh:
     def watched(self) -> dict[str, Any]:
         """Return when each device was ready, apart from the samples, since looking costs time, and the slowest one."""
         times: dict[int, list[float]] = {d: [] for d in range(self.mesh.devices)}
-        for _ in range(LOOKS):
+        first = time.perf_counter()
+        for look in range(LOOKS):
             begin = time.perf_counter()
+            if look and begin - first > LOOKS_MOST_S:
+                break
             out = self.compiled(self.x, self.state)
             left = dict(enumerate(self.blocks(out)))
             while left:
@@ -234,7 +238,7 @@ def on_mesh(
         parts = [jax.device_put(make(i)[None], d) for i, d in enumerate(flat)]  # a cast would be compiled for each
         return jax.make_array_from_single_device_arrays((len(flat), *local), placed, parts)
 
-    x = made(lambda i: local_input(shapes, i, seed), shapes.local)
+    x = made(local_inputs(shapes, seed), shapes.local)
     per_device = jax.shard_map(function, mesh=grid, in_specs=everywhere, out_specs=everywhere, check_vma=False)
     result = jax.eval_shape(per_device, x)
     out = made(lambda _i: np.zeros(result.shape[1:], kind), result.shape[1:])

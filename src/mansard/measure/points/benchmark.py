@@ -88,6 +88,21 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """What is known of the time of a point beside its demand; for the plan alone, no verdict comes of it.
+
+    Args:
+        call_s: About what one call takes [s].
+        prepare_s: About what it takes to make its arrays [s].
+        why: What takes it, in words.
+    """
+
+    call_s: float
+    prepare_s: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """What one call of a point must consume on one device.
 
@@ -104,6 +119,7 @@ class Work:
         composite: Whether the demand is that of several operations, so that arrays between them are in its bytes.
         compiler_flop: What a compiler should count for the same program, where its convention differs from that of
             `demand` and `executed_flop` (a causal mask that it computes and discards); `convention` names it [FLOP].
+        planned: What else is known of its time, where the demand says too little of it.
     """
 
     demand: Demand
@@ -116,6 +132,7 @@ class Work:
     level: str | None = None
     convention: str = ""
     composite: bool = False
+    planned: Planned | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mansard.core.bound import least_time
 from mansard.core.ceilings import Area, Ceilings
 from mansard.core.unknown import is_known
-from mansard.measure.points.benchmark import Work
+from mansard.measure.points.benchmark import Waived, Work
 
 USUAL_SHARE = 0.5  # of its ceiling that a call reaches, for planning
 START_S = {"jax": 1.2, "torch": 1.8, "numpy": 0.3, "native": 1.0}  # of a worker process of the backend, on two cores
@@ -39,3 +39,31 @@ def call_s(work: Work, ceilings: Ceilings | None, backend: str, *, scope: str = 
         ]
         least = max(least, size / max(rates) if rates else 0.0)
     return least / USUAL_SHARE if least > 0.0 else None
+
+
+def too_long(work: Work, call_s: float | None, limit_s: float) -> Waived | None:
+    """Return that a point would take longer than its limit, or None: to be made ready, and for three calls.
+
+    Args:
+        work: What is known of its time beside the calls.
+        call_s: About what one call takes [s]; None where nothing tells.
+        limit_s: The limit of one point [s].
+
+    >>> too_long(Work(demand=Demand()), 12.0, 30.0).reason
+    'one call would take about 12 s, three of them exceed the limit of 30 s for one point'
+    >>> too_long(Work(demand=Demand()), 10.0, 30.0) is None
+    True
+    """
+    planned = work.planned
+    ready_s = planned.prepare_s if planned is not None else 0.0
+    if call_s is None or ready_s + 3.0 * call_s <= limit_s:
+        return None
+    limit = f"the limit of {limit_s:.0f} s for one point"
+    if planned is None:
+        text = f"one call would take about {call_s:.3g} s, three of them exceed {limit}"
+    else:
+        text = (
+            f"it would take about {ready_s:.3g} s to make its arrays and {call_s:.3g} s for each call, with three calls more "
+            f"than {limit}: {planned.why}"
+        )
+    return Waived(reason=text, missing="time")

@@ -17,6 +17,10 @@ from mansard.core.document import to_jsonable
 from mansard.measure.frameworks import THREAD_VARIABLES
 
 SLICE_S = 0.25  # how long one look at the worker's output lasts
+DOING = {  # what a worker was at when it was lost, by the order it had
+    "prepare": "while it was made ready", "window": "while samples were taken",
+    "slope": "after its samples, in a chain of operations", "finish": "after its samples, while its result was checked",
+}  # fmt: skip
 JOINED_FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")  # lists of flags: what the user set stays, ours come after it
 
 

@@ -23,7 +23,7 @@ from mansard.measure.points.effort import EFFORTS as EFFORTS
 from mansard.measure.points.effort import Effort as Effort
 from mansard.measure.points.interpret import can_be_interpreted, interpreted
 from mansard.measure.points.interval import LEAST_PROCESSES
-from mansard.measure.points.process import OrderFailedError, Worker, WorkerLostError
+from mansard.measure.points.process import DOING, OrderFailedError, Worker, WorkerLostError
 from mansard.measure.points.registry import benchmark_named
 from mansard.measure.points.result import Point, Result, State
 from mansard.measure.points.result import now_iso as now_iso
@@ -113,6 +113,8 @@ class Runner:
         self._done = 0.0
         self._whole = 1.0
         self._under_way: list[Taken] = []
+        self._doing = ""
+        self._opened_on: dict[str, Where] = {}
         self.results: list[Result] = []
 
     def run(self, points: Sequence[Point]) -> list[Result]:
@@ -178,8 +180,11 @@ class Runner:
         assert state.work is not None
         assert state.where is not None
         if state.where.platform == "cpu":
-            return expect.call_s(state.work, self._set.ceilings, state.point.backend)
-        return expect.call_s(state.work, self._set.device_ceilings, state.point.backend, scope="device")
+            found = expect.call_s(state.work, self._set.ceilings, state.point.backend)
+        else:
+            found = expect.call_s(state.work, self._set.device_ceilings, state.point.backend, scope="device")
+        planned = state.work.planned
+        return found if planned is None else max(found or 0.0, planned.call_s)
 
     def _expected_s(self, state: Taken) -> float:
         """Return about how long a point will take [s]: its calls, its samples, its share of the processes' starts."""
@@ -203,11 +208,14 @@ class Runner:
     def _group(self, backend: str, flags: Mapping[str, str], states: list[Taken]) -> Iterator[Job]:
         """Yield the points of one backend and flag set that can be measured, in batches; the others are kept at once."""
         try:
-            with Worker(self._set.cpus, flags, self._set.command) as worker:
-                where = self._open(worker, backend, with_floor=False)
+            where = self._place(backend, flags)
         except (WorkerLostError, OrderFailedError) as error:
             for state in states:
                 self._keep(unmeasured(state.point, State.FAILED, f"{backend} did not start: {error}"))
+            return
+        if where is None:
+            for state in states:
+                self._keep(self._too_late(state))
             return
         ready, elsewhere = [], []
         for state in states:
@@ -236,6 +244,18 @@ class Runner:
                 continue
             yield Job(backend, flags, batch)
 
+    def _place(self, backend: str, flags: Mapping[str, str]) -> Where | None:
+        """Return what a backend runs on here. A budget that is spent starts no process: what an earlier one saw must do.
+
+        None where no earlier one of this run did.
+        """
+        if self._spent():
+            return self._opened_on.get(backend)
+        with Worker(self._set.cpus, flags, self._set.command) as worker:
+            where = self._open(worker, backend, with_floor=False)
+        self._opened_on[backend] = where
+        return where
+
     def _excuse(self, state: Taken, where: Where) -> Waived | str | None:
         """Return why a point is not run here: waived, or failed with a text; None where it is run."""
         point = state.point
@@ -249,14 +269,7 @@ class Runner:
             return error.message
         except Exception as error:  # a defect of one benchmark must not end the run of the others
             return f"its work cannot be worked out: {type(error).__name__}: {error}"
-        expected = self._call_s(state)
-        if expected is not None and 3.0 * expected > self._set.effort.point_limit_s:
-            text = (
-                f"one call would take about {expected:.3g} s, three of them exceed the limit of "
-                f"{self._set.effort.point_limit_s:.0f} s for one point"
-            )
-            return Waived(reason=text, missing="time")
-        return None
+        return expect.too_long(state.work, self._call_s(state), self._set.effort.point_limit_s)
 
     def _open(self, worker: Worker, backend: str, *, with_floor: bool = True) -> Where:
         answer = worker.ask(
@@ -374,7 +387,7 @@ class Runner:
                     for state in left:
                         state.failure = f"{backend} did not start again: {lost.reason}"
                     return
-                current[0].failure = lost.reason
+                current[0].failure = f"{lost.reason} ({self._doing})" if self._doing else lost.reason
                 left = [s for s in left if not s.failure and not s.finished[number:]]
 
     def _windows(self, worker: Worker, states: list[Taken], current: list[Taken], number: int) -> None:
@@ -384,6 +397,8 @@ class Runner:
         """
         effort = self._set.effort
         ready: list[Taken] = []
+        for state in states:
+            state.in_process_s = 0.0
         for state in self._shuffled(states):
             if not self._spent():
                 current[:] = [state]
@@ -418,15 +433,20 @@ class Runner:
         start = time.monotonic()
         if not state.started:
             state.started = now_iso()
+        # What one process may spend on a point, all orders together: one that hangs late ends no later than one that never began.
+        left_s = max(1.0, 2.0 * self._set.effort.point_limit_s - state.in_process_s)
+        self._doing = DOING[op]
         try:
-            return worker.ask(op, limit_s=2.0 * self._set.effort.point_limit_s, key=key_of(state.point), **arguments)
+            return worker.ask(op, limit_s=left_s, key=key_of(state.point), **arguments)
         except OrderFailedError as error:
             place = f" ({error.error['where']})" if error.error.get("where") else ""
             hint = f"; {error.error['hint']}" if error.error.get("hint") else ""
             state.failure = f"{error.error['message']}{place}{hint}"
             return None
         finally:
-            state.work_s += time.monotonic() - start
+            spent_s = time.monotonic() - start
+            state.work_s += spent_s
+            state.in_process_s += spent_s
 
     def _prepare(self, worker: Worker, state: Taken) -> None:
         params = state.point.params
@@ -472,9 +492,11 @@ class Runner:
 
     def _finish(self, worker: Worker, state: Taken, *, last: bool) -> None:
         ready = state.prepared[-1]
-        # Where an empty call is no part of the time, a slope says nothing new and costs many calls.
-        if ready["has_chain"] and float(ready["floor_s"]) > FLOOR_SEEN * float(ready["call_s"]):
-            answer = self._ask(worker, state, "slope")
+        # Where an empty call is no part of the time, a slope says nothing new and costs many calls; a chain compiles as long as
+        # the point did, and once more in each process.
+        worth = float(ready["floor_s"]) > FLOOR_SEEN * float(ready["call_s"])
+        if ready["has_chain"] and worth and float(ready["compile_s"]) <= self._set.effort.most_s:
+            answer = self._ask(worker, state, "slope", most_s=max(1.0, self._set.effort.budget_s))
             if answer is None:
                 return
             if answer["slope_s"] is not None:

@@ -26,6 +26,7 @@ class Taken:
         stopped_by: Why the last window ended.
         started, ended: ISO 8601.
         work_s: Wall time spent on it [s].
+        in_process_s: Wall time spent on it in the process under way [s].
         share: Share of its windows that is done.
         resumed: Processes that an earlier run measured it in.
         spread_s: Time over which its processes are spread; 0 where they follow each other [s].
@@ -47,6 +48,7 @@ class Taken:
     started: str = ""
     ended: str = ""
     work_s: float = 0.0
+    in_process_s: float = 0.0
     share: float = 0.0
     resumed: int = 0
     spread_s: float = 0.0

@@ -23,6 +23,7 @@ WARMUP_MOST_S = 2.0
 WARMUP_MOST = 200
 OUTLIER_IQR = 1.5
 CHAIN_LENGTHS = (1, 5)
+SLOPE_LEAST_PAIRS = 3
 LEAST_FOR_INTERVAL = 5
 
 
@@ -200,12 +201,14 @@ def slope(
     lengths: tuple[int, int] = CHAIN_LENGTHS,
     pairs: int = 7,
     least_s: float = MIN_SAMPLE_S,
+    most_s: float = math.inf,
     now: Now = time.perf_counter,
 ) -> tuple[float, float] | None:
     """Return (time of one operation, fixed cost of one dispatch) from chains of two lengths [s].
 
     One dispatch of k operations takes fixed + k * operation; two lengths, interleaved, give both. The longer chain is
-    stretched until it is `least_s` longer than the shorter one. None where the longer chain is not slower.
+    stretched until it is `least_s` longer than the shorter one, as far as there is time. None where the longer chain is not
+    slower, or its operations are so long that `SLOPE_LEAST_PAIRS` pairs do not fit.
 
     Args:
         chain: Does `count` operations inside one dispatch; a length may be compiled on its first call, which is not
@@ -213,6 +216,7 @@ def slope(
         lengths: Operations of the shorter and the longer chain.
         pairs: How often both are timed.
         least_s: Least difference of the two [s].
+        most_s: About the time all of it may take, without compilation [s].
     """
     short, long = lengths
 
@@ -221,18 +225,27 @@ def slope(
         chain(count)
         return now() - start
 
-    chain(short)
+    chain(short)  # may compile
+    first = timed(short)
+    if SLOPE_LEAST_PAIRS * (short + long) * first / short > most_s:
+        return None
     chain(long)
+    begin = now()
     for _ in range(6):
-        quick = min(timed(short) for _ in range(3))
-        slow = min(timed(long) for _ in range(3))
-        if slow - quick >= least_s:
+        looks = 3 if 3.0 * (short + long) * first / short < most_s / 4.0 else 1
+        quick = min(timed(short) for _ in range(looks))
+        slow = min(timed(long) for _ in range(looks))
+        # What a longer one takes is known from this one: a difference that drowns in the noise must not stretch it to minutes.
+        room = long * most_s / ((pairs + 4) * max(slow, 1e-9))
+        if slow - quick >= least_s or room < 2 * long or now() - begin > most_s:
             break
         step = max((slow - quick) / (long - short), 1e-9)
         longer = short + math.ceil(1.2 * least_s / step)
-        long = int(min(max(2 * long, longer), 64 * long, MOST_PER_SAMPLE))
+        long = int(min(max(2 * long, longer), 64 * long, MOST_PER_SAMPLE, room))
         chain(long)
-    both = [(timed(short), timed(long)) for _ in range(pairs)]
+    both: list[tuple[float, float]] = []
+    while len(both) < pairs and (len(both) < SLOPE_LEAST_PAIRS or now() - begin < most_s):
+        both.append((timed(short), timed(long)))
     step = float(np.median([b - a for a, b in both])) / (long - short)
     if step <= 0.0:
         return None

@@ -32,7 +32,10 @@ from mansard.measure.points.registry import benchmark_named
 
 FLOOR_SAMPLES = 40
 FLOOR_CALLS = 20
+FLOOR_LEAST = 5  # samples, however long an empty call takes
+FLOOR_MOST_S = 0.5  # of looking at it: one to a hundred devices takes milliseconds
 SYNC_TRIES = 3
+SYNC_MOST_S = 2.0  # no further try after this
 SLOW_CHECK_S = 0.5
 COLD_LOOK = timing.Limits(least_samples=5, most_samples=5)
 
@@ -105,16 +108,24 @@ def empty_call(backend: str, threads: int, cpus: tuple[int, ...]) -> Any:
     return lambda: team.each(lambda _i: None)
 
 
-def floor_of(call: Any) -> float:
-    """Return the median time of an empty call, each waited for [s]."""
+def floor_of(call: Any, now: Any = time.perf_counter) -> float:
+    """Return the median time of an empty call, each waited for [s]; of a long one fewer are made."""
+    begin = last = now()
+    call_s = 0.0
     for _ in range(FLOOR_CALLS):
         call()
-    times = []
-    for _ in range(FLOOR_SAMPLES):
-        start = time.perf_counter()
-        for _ in range(FLOOR_CALLS):
+        call_s, last = now() - last, now()
+        if last - begin > FLOOR_MOST_S / 4.0:
+            break
+    room = FLOOR_MOST_S / FLOOR_SAMPLES / max(call_s, 1e-9)
+    calls = int(min(FLOOR_CALLS, max(1.0, room)))
+    times: list[float] = []
+    begin = now()
+    while len(times) < FLOOR_SAMPLES and (len(times) < FLOOR_LEAST or now() - begin < FLOOR_MOST_S):
+        start = now()
+        for _ in range(calls):
             call()
-        times.append((time.perf_counter() - start) / FLOOR_CALLS)
+        times.append((now() - start) / calls)
     return float(np.median(times))
 
 
@@ -236,10 +247,10 @@ class Server:
             "rewarm_s": rewarm_s, "seen": watch.seen,
         }  # fmt: skip
 
-    def slope(self, key: str) -> dict[str, Any]:
-        """Return time per operation and fixed cost from chains inside one dispatch, where the point has one."""
+    def slope(self, key: str, most_s: float = math.inf) -> dict[str, Any]:
+        """Return time per operation and fixed cost from chains inside one dispatch, where the point has one and they fit."""
         chain = self._held[key].prepared.chain
-        found = timing.slope(chain) if chain is not None else None
+        found = timing.slope(chain, most_s=most_s) if chain is not None else None
         return {"slope_s": found[0] if found else None, "fixed_s": found[1] if found else None}
 
     def finish(self, key: str, sync: bool = True) -> dict[str, Any]:
@@ -282,10 +293,13 @@ def unwaited_s(prepared: Prepared, now: Any = time.perf_counter) -> dict[str, fl
         return seen["check_s"] - seen["check_at_rest_s"]
 
     checked()  # whatever the samples left under way ends here
+    begin = now()
     best = pair()
     for _ in range(SYNC_TRIES - 1):
         # A call that does not wait lags in every pair; another program that takes the processor does so in some.
-        if best["check_at_rest_s"] >= SLOW_CHECK_S and lag(best) < best["check_at_rest_s"] / 2.0:
+        if lag(best) < best["check_at_rest_s"] / 2.0 and (
+            best["check_at_rest_s"] >= SLOW_CHECK_S or now() - begin > SYNC_MOST_S
+        ):
             break
         best = min(best, pair(), key=lag)
     return best
