@@ -6,7 +6,6 @@ import sqlite3
 
 import pytest
 
-from mansard.core.errors import InputError
 from mansard.core.unknown import Unknown
 from mansard.report.trace_metrics import metrics_document, metrics_lines
 from mansard.trace.open import open_trace
@@ -117,9 +116,3 @@ def test_a_view_is_read_like_a_table(export):
     assert open_trace(path).of(Kind.KERNEL).duration_ns.sum() == 150
 
 
-def test_a_rocpd_database_is_named(tmp_path):
-    path = tmp_path / "r.db"
-    with sqlite3.connect(path) as db:
-        db.execute("CREATE TABLE rocpd_string_1 (id INTEGER, string TEXT)")
-    with pytest.raises(InputError, match="rocpd"):
-        open_trace(path)

@@ -46,10 +46,11 @@ from mansard.trace.collectives_of import CollectiveKinds, collective_kinds
 from mansard.trace.idle import host_calls, idle_of
 from mansard.trace.kernel_demand import Counted, counted, recorded_demand, with_demand
 from mansard.trace.kernels import graphs
+from mansard.trace.matching import Match
 from mansard.trace.operators_of import Operators, operators_of
 from mansard.trace.profile_steps import ProfileSteps, find_steps
 from mansard.trace.rank_clocks import identity_of
-from mansard.trace.regions import Match, Region, attribute, region
+from mansard.trace.regions import Region, attribute, region
 from mansard.trace.run import Part
 from mansard.trace.timeline import DEVICE_WORK, Timeline
 from mansard.trace.timeline import Kind as Event

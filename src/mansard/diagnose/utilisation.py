@@ -18,8 +18,9 @@ from mansard.core.unknown import Implausible, Unknown, is_known
 from mansard.predict.utilisation import utilisation
 from mansard.trace.categories import short_name
 from mansard.trace.kernel_demand import Counted, counted
+from mansard.trace.matching import Match
 from mansard.trace.profile_steps import ProfileSteps
-from mansard.trace.regions import Match, Ranges, Region, region
+from mansard.trace.regions import Ranges, Region, region
 from mansard.trace.run import Finding
 from mansard.trace.timeline import Kind, Timeline
 

@@ -12,6 +12,7 @@ from mansard.core.unknown import Unknown
 from mansard.diagnose.intensity import Intensity
 from mansard.diagnose.peaks import Chip, receipt
 from mansard.diagnose.utilisation import RegionUse
+from mansard.report.trace_copies import copies_by_memory, copies_document, fills_document, hidden_copies
 from mansard.report.trace_launches import memory_document
 from mansard.report.trace_metrics import metrics_document
 from mansard.report.trace_work import collectives_document, demand_by_name, demand_document, operators_document
@@ -22,7 +23,7 @@ from mansard.trace.operators_of import OperatorWork
 from mansard.trace.profile_steps import ProfileSteps
 from mansard.trace.regions import RangeRow
 from mansard.trace.run import Finding
-from mansard.trace.timeline import CopyKind, Device, Kind, Timeline
+from mansard.trace.timeline import DEVICE_WORK, Device, Kind, Timeline
 from mansard.trace.window import extent, origin_ns
 
 RECORD_NSYS = "nsys profile --trace=cuda,nvtx --output profile PROGRAM, then nsys export --type sqlite profile.nsys-rep"
@@ -37,6 +38,7 @@ DEFINITIONS = {
     "gpu_busy_s": "union of kernels, copies and fills of one device",
     "gpu_idle_s": "first start to last end of that work, minus gpu_busy_s",
     "exposed_communication_s": "union of collectives minus its overlap with other kernels",
+    "copies.exposed_s": "union of the copies of one direction minus its overlap with kernels of the same device",
 }  # fmt: skip
 
 
@@ -154,36 +156,18 @@ def overlap_document(found: DeviceTime) -> dict[str, Any]:
     }
 
 
-def copies_document(timeline: Timeline) -> list[dict[str, Any]]:
-    """Return copies by device and direction: count, bytes, summed time, mean rate."""
-    table = timeline.of(Kind.COPY)
-    rows = []
-    pairs = set(zip(table.device.tolist(), table.copy_kind.tolist(), strict=True))
-    for device, kind in sorted(pairs, key=lambda p: (timeline.devices[p[0]].number if p[0] >= 0 else -1, p)):
-        mask = (table.device == device) & (table.copy_kind == kind)
-        known = mask & (table.nbytes >= 0)
-        size, time = int(table.nbytes[known].sum()), int(table.duration_ns[mask].sum())
-        counted, sized = int(known.sum()), int(table.duration_ns[known].sum())
-        word = CopyKind(kind).name.lower() if kind in CopyKind._value2member_map_ else f"kind {kind}"
-        rows.append({
-            "device": timeline.devices[device].number if device >= 0 else None, "direction": word,
-            "count": int(mask.sum()), "bytes": size if counted else Unknown("the profile does not record the size of these copies"),
-            "time_s": time / 1e9, "without_size": int(mask.sum()) - counted,
-            "bytes_per_s": size / sized * 1e9 if sized and size else Unknown("no bytes or no time were recorded"),
-        })  # fmt: skip
-    return rows
-
-
 class _Totals:
     """Device documents, and sums over devices in whole nanoseconds; no interval is kept."""
 
-    def __init__(self, devices: Iterable[DeviceTime]) -> None:
+    def __init__(self, timeline: Timeline, devices: Iterable[DeviceTime]) -> None:
         self.documents: list[dict[str, Any]] = []
         self.kinds_ns = dict.fromkeys((*KINDS, "not_communication"), 0)
         self.overlap_ns = self.exposed_ns = 0
         self.any_work = False
+        self.hidden: dict[tuple[int, int], dict[str, float]] = {}
         for device in devices:
             self.documents.append(device_document(device))
+            self.hidden |= hidden_copies(timeline, device.device, device.kernels)
             for kind in KINDS:
                 self.kinds_ns[kind] += device.kinds[kind].length_ns
             self.kinds_ns["not_communication"] += device.not_communication.length_ns
@@ -208,7 +192,7 @@ def summary_document(
         launched: Kernels with a launching call, and their summed time [ns].
         top: How many kernels to list.
     """
-    totals = _Totals(devices)
+    totals = _Totals(timeline, devices)
     findings = [*no_kernel_findings(timeline), *graph_findings(graphs)]
     total = sum(r.total_ns for r in rows)
     count = sum(r.calls for r in rows)
@@ -243,7 +227,9 @@ def summary_document(
         "exposed_communication_s": totals.exposed_ns / 1e9,
         "launched": {"kernels": launched[0], "share_of_kernels": launched[0] / count if count else None,
                      "share_of_kernel_time": launched[1] / total if total else None},
-        "copies": copies_document(timeline),
+        "copies": copies_document(timeline, totals.hidden),
+        "copies_by_memory": copies_by_memory(timeline),
+        "fills": fills_document(timeline),
         "memory": memory_document(timeline),
         "metrics": metrics_document(timeline),
         "steps": steps_summary(steps),
@@ -320,6 +306,12 @@ def regions_document(
         findings: Further findings.
     """
     note = "projected: first start to last end of the device work that calls inside the range launched on its thread; names nest, so rows do not add up"
+    absent: dict[str, Any] = {}
+    if not any(timeline.has(k) for k in DEVICE_WORK):  # no work was recorded, which is not that none was done
+        why = timeline.why_absent(Kind.KERNEL)
+        absent = dict.fromkeys(
+            ("with_device_work", "projected_total_s", "projected_cpu_total_s", "gpu_ops", "gpu_sum_s"), why
+        )
     return {
         **head("trace_regions/1", timeline, findings),
         "regions": [
@@ -327,7 +319,7 @@ def regions_document(
                 "region": r.name, "style": r.style, "instances": r.instances, "cpu_total_s": r.cpu_total_ns / 1e9,
                 "cpu_median_s": r.cpu_median_ns / 1e9, "with_device_work": r.with_work, "projected_total_s": r.projected_total_ns / 1e9,
                 "projected_cpu_total_s": r.projected_cpu_total_ns / 1e9, "gpu_ops": r.ops, "gpu_sum_s": r.work_sum_ns / 1e9,
-                "depth": r.depth,
+                "depth": r.depth, **absent,
             }
             for r in rows
         ],

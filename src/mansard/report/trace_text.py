@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mansard.core.units import format_bytes, format_bytes_per_s, format_flop, format_flop_per_s, format_ratio, format_s
+from mansard.report.trace_copies import copy_lines
+from mansard.report.trace_host import selected_lines as selected_kernel_lines
 from mansard.report.trace_launches import launches_lines, memory_lines
 from mansard.report.trace_layout import table as table
 from mansard.report.trace_metrics import metrics_lines
 from mansard.report.trace_names import apart, labels
+from mansard.report.trace_regions import occurrences_lines, selected_lines
 
 Document = Mapping[str, Any]
 _NAME, _OPERATOR = 60, 72  # columns of a name where there is room
@@ -81,7 +84,7 @@ def summary_lines(document: Document) -> list[str]:
         lines.append(
             "  busy: union of kernels; with copies: union of kernels, copies and fills; devices are never merged"
         )
-    lines += _idle_lines(document["devices"]) + _kind_lines(document["devices"]) + _copy_lines(document["copies"])
+    lines += _idle_lines(document["devices"]) + _kind_lines(document["devices"]) + copy_lines(document)
     lines += memory_lines(document["memory"]) + metrics_lines(document["metrics"])
     lines += _step_lines(document["steps"])
     lines += _kernel_lines(document["top_kernels"], "longest kernels, summed")
@@ -110,20 +113,6 @@ def _kind_lines(devices: Sequence[Document]) -> list[str]:
         ])  # fmt: skip
     head = ["union by kind", "compute", "unclassified", "communication", "overlapped", "exposed", "copies"]
     return ["", *table(head, rows)] if rows else []
-
-
-def _copy_lines(copies: Sequence[Document]) -> list[str]:
-    rows = [
-        [f"GPU {c['device']} {c['direction'].replace('_', ' ')}", str(c["count"]), _size(c), format_s(c["time_s"]),
-         shown(c["bytes_per_s"], format_bytes_per_s)]
-        for c in copies
-    ]  # fmt: skip
-    return ["", *table(["copies", "count", "bytes", "time", "rate"], rows)] if rows else []
-
-
-def _size(copy: Document) -> str:
-    """Return the bytes of copies; some may lack a size."""
-    return shown(copy["bytes"], format_bytes) + (" or more" if copy["without_size"] and not why(copy["bytes"]) else "")
 
 
 def _step_lines(steps: Document) -> list[str]:
@@ -157,6 +146,8 @@ def kernels_lines(document: Document, limit: int) -> list[str]:
         for c, v in document["categories"].items()
     ]
     lines += ["", *table(["category", "calls", "total", "share of kernel time"], rows)] if rows else []
+    if "selected" in document:
+        lines += selected_kernel_lines(document["selected"])
     if "launches" in document:
         lines += launches_lines(document["launches"], limit)
     return lines + _work_lines(document, limit) + _collective_lines(document["collectives"][:limit]) + notes(document)
@@ -212,12 +203,16 @@ def regions_lines(document: Document, limit: int) -> list[str]:
     chosen = document["regions"][:limit]
     names = apart([r["region"] for r in chosen], _NAME)
     rows = [
-        [name, str(r["instances"]), format_s(r["cpu_total_s"]), str(r["with_device_work"]), format_s(r["projected_total_s"]),
-         format_s(r["gpu_sum_s"]), str(r["gpu_ops"])]
+        [name, str(r["instances"]), format_s(r["cpu_total_s"]), shown(r["with_device_work"], str), shown(r["projected_total_s"], format_s),
+         shown(r["gpu_sum_s"], format_s), shown(r["gpu_ops"], str)]
         for name, r in zip(names, chosen, strict=True)
     ]  # fmt: skip
     head = ["region", "count", "CPU total", "with GPU work", "GPU projected", "GPU sum", "launches"]
     lines = [*_top(document), "", *table(head, rows)]
+    if "selected" in document:
+        lines += selected_lines(document["selected"])
+    if "occurrences" in document:
+        lines += occurrences_lines(document["occurrences"], limit)
     rest = len(document["regions"]) - limit
     if rest > 0:
         lines.append(f"  ... and {rest} more names (--limit)")

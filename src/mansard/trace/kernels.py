@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from mansard.trace.categories import COLLECTIVE, UNCLASSIFIED, Collective, Rules, shipped_rules, short_name
 from mansard.trace.launches import Launches, join_launches
-from mansard.trace.regions import Ranges, attribute, base_name, innermost
+from mansard.trace.matching import base_name
+from mansard.trace.regions import Ranges, attribute, innermost
 from mansard.trace.run import Finding
 from mansard.trace.timeline import NONE, Events, Kind, Timeline
 

@@ -300,30 +300,41 @@ class HostView:
         gaps = inside.gaps()
         if not len(gaps):
             return causes, 0
-        sync, waits = self.waits(parts)
-        either = union([sync, waits])
         late_ns = 0
         for first in range(0, len(gaps), _GAPS_AT_ONCE):
-            start = gaps.start_ns[first : first + _GAPS_AT_ONCE]
-            end = gaps.end_ns[first : first + _GAPS_AT_ONCE]
-            length = end - start
-            launch, late = self.launch_gaps(parts, start, end)
-            hosts = ~self.queued_gaps(parts, start, end)
-            in_sync = np.where(hosts, sync.covered_ns(start, end), 0)
-            in_input = np.where(hosts, either.covered_ns(start, end) - in_sync, 0)
-            rest = length - in_sync - in_input
-            causes[HOST_SYNC] += int(in_sync.sum())
-            causes[INPUT_WAIT] += int(in_input.sum())
-            causes[LAUNCH_GAP] += int(rest[launch].sum())
-            causes[UNEXPLAINED] += int(rest[~launch].sum())
-            late_ns += int(rest[launch & late].sum())
+            part = slice(first, first + _GAPS_AT_ONCE)
+            found, late = self.gap_causes(parts, gaps.start_ns[part], gaps.end_ns[part])
+            for cause, lengths in found.items():
+                causes[cause] += int(lengths.sum())
+            late_ns += int(late.sum())
         return causes, late_ns
+
+    def gap_causes(
+        self, parts: Mapping[Kind, WorkPart], start_ns: Int64Array, end_ns: Int64Array
+    ) -> tuple[dict[str, Int64Array], Int64Array]:
+        """Return each gap by cause, and what of it is a launch gap that the host was late for [ns].
+
+        Args:
+            parts: The work of the device.
+            start_ns, end_ns: Gaps in which nothing runs, by start [ns].
+        """
+        sync, waits = self.waits(parts)
+        launch, late = self.launch_gaps(parts, start_ns, end_ns)
+        hosts = ~self.queued_gaps(parts, start_ns, end_ns)
+        in_sync = np.where(hosts, sync.covered_ns(start_ns, end_ns), 0)
+        in_input = np.where(hosts, union([sync, waits]).covered_ns(start_ns, end_ns) - in_sync, 0)
+        rest = end_ns - start_ns - in_sync - in_input
+        causes = {
+            HOST_SYNC: in_sync, INPUT_WAIT: in_input, LAUNCH_GAP: np.where(launch, rest, 0),
+            UNEXPLAINED: np.where(launch, 0, rest),
+        }  # fmt: skip
+        return causes, np.where(launch & late, rest, 0)
 
     def launch_gaps(
         self, parts: Mapping[Kind, WorkPart], start_ns: Int64Array, end_ns: Int64Array
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
         """Return which gaps are launch gaps, and in which the host had not yet called for the work after them."""
-        call = self._next_call(parts, end_ns)
+        call = self.next_call(parts, end_ns)
         known = call != NONE
         late = np.zeros(call.size, dtype=bool)
         late[known] = self.launches.calls.start_ns[call[known]] >= start_ns[known]
@@ -336,13 +347,13 @@ class HostView:
 
         What the host does in such a gap, waiting included, keeps nothing from the device: it waits with the device.
         """
-        call = self._next_call(parts, end_ns)
+        call = self.next_call(parts, end_ns)
         known = call != NONE
         queued = np.zeros(call.size, dtype=bool)
         queued[known] = self.launches.calls.end_ns[call[known]] <= start_ns[known]
         return queued
 
-    def _next_call(self, parts: Mapping[Kind, WorkPart], start_ns: Int64Array) -> Int64Array:
+    def next_call(self, parts: Mapping[Kind, WorkPart], start_ns: Int64Array) -> Int64Array:
         """Return the row of the call for the work that starts at each of these times, -1 where not known."""
         found = np.full(start_ns.size, NONE, dtype=np.int64)
         if not len(self.launches.calls):

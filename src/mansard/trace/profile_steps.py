@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from mansard.core.intervals import merge
 from mansard.core.unknown import Unknown
-from mansard.trace.regions import Match, Ranges, attribute, base_name, choose
+from mansard.trace.matching import Match, base_name
+from mansard.trace.regions import Ranges, attribute, choose
 from mansard.trace.timeline import Kind, Timeline
 
 Int64Array = npt.NDArray[np.int64]

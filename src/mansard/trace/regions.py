@@ -7,12 +7,9 @@ own projection counts. The calls of a thread are sorted once, so the work of any
 from __future__ import annotations
 
 import difflib
-import fnmatch
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,21 +17,10 @@ import numpy.typing as npt
 from mansard.core.errors import UsageError
 from mansard.core.intervals import IntervalSet, merge
 from mansard.trace.launches import Launches, join_launches
+from mansard.trace.matching import Match, base_name, matching
 from mansard.trace.timeline import NONE, Events, Kind, Timeline
 
 Int64Array = npt.NDArray[np.int64]
-Match = Literal["auto", "exact", "contains", "startswith", "glob", "regex"]
-MATCHES = ("auto", "exact", "contains", "startswith", "glob", "regex")
-_SUFFIX = re.compile(r"(, (seq|op_id|sizes|trace_id|input_op_ids) = .*)$")
-
-
-def base_name(name: str) -> str:
-    """Return a range name without the numbers PyTorch adds to it.
-
-    >>> base_name("aten::addmm, seq = 45339, op_id = 990761")
-    'aten::addmm'
-    """
-    return _SUFFIX.sub("", name)
 
 
 @dataclass(frozen=True)
@@ -258,7 +244,7 @@ def choose(ranges: Ranges, name: str, *, match: Match = "auto", device: int | No
     """
     names = ranges.timeline.names
     used = np.unique(ranges.table.name)
-    hit = _matching(names, used.tolist(), name, match)
+    hit = matching(names, used.tolist(), name, match)
     rows = np.flatnonzero(np.isin(ranges.table.name, hit))
     if device is not None:
         rows = np.array([r for r in rows.tolist() if (ranges.launches.work.device[ranges.work_of(r)] == device).any()],
@@ -284,28 +270,6 @@ def shown_names(ranges: Ranges) -> list[str]:
     """Return the names of a profile's ranges without their numbers, operators of the framework last."""
     bases = {base_name(ranges.timeline.names[i]) for i in np.unique(ranges.table.name).tolist()}
     return sorted(bases, key=lambda base: ("::" in base, base))
-
-
-def _matching(names: tuple[str, ...], used: list[int], name: str, match: Match) -> list[int]:
-    if match not in MATCHES:
-        raise UsageError(f"unknown way to match {match!r}", hint=f"one of {', '.join(MATCHES)}")
-    if match == "contains":
-        return [i for i in used if name in names[i]]
-    if match == "startswith":
-        return [i for i in used if names[i].startswith(name)]
-    if match == "glob":
-        return [i for i in used if fnmatch.fnmatchcase(names[i], name)]
-    if match == "regex":
-        try:
-            wanted = re.compile(name)
-        except re.error as error:
-            raise UsageError(f"{name!r} is no regular expression: {error}") from None
-        return [i for i in used if wanted.search(names[i])]
-    exact = [i for i in used if names[i] == name]
-    if exact or match == "exact":
-        return exact
-    based = [i for i in used if base_name(names[i]) == name]
-    return based or [i for i in used if re.search(r"[*?\[]", name) and fnmatch.fnmatchcase(names[i], name)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from mansard.core.errors import UsageError
+from mansard.trace.matching import Match, kernels_matching
 from mansard.trace.run import Finding
 from mansard.trace.timeline import DEVICE_WORK, Events, Kind, Timeline
 
@@ -98,3 +99,53 @@ def only_device(timeline: Timeline, device: int) -> Timeline:
         for kind, table in timeline.tables.items()
     }
     return replace(timeline, tables=tables)
+
+
+def only_thread(timeline: Timeline, tid: str, *, kinds: tuple[Kind, ...]) -> Timeline:
+    """Return a profile with the host events of one thread alone; everything else stays.
+
+    Args:
+        timeline: The profile.
+        tid: Id of the thread as the file writes it.
+        kinds: The events that are meant.
+
+    Raises:
+        UsageError: No such thread has events of these kinds.
+    """
+    chosen = np.array([str(t.tid) == tid for t in timeline.threads] + [False], dtype=np.bool_)
+    tables = {k: t.take(chosen[t.thread]) if k in kinds and len(t) else t for k, t in timeline.tables.items()}
+    if not any(len(tables[k]) for k in kinds if k in tables):
+        used = {
+            int(i)
+            for k in kinds
+            if k in timeline.tables
+            for i in np.unique(timeline.tables[k].thread).tolist()
+            if i >= 0
+        }
+        shown = ", ".join(sorted({str(timeline.threads[i].tid) for i in used})[:12])
+        raise UsageError(
+            f"no thread {tid} has ranges", hint=f"threads with ranges: {shown or 'none'}", code="no_such_thread"
+        )
+    return replace(timeline, tables=tables)
+
+
+def only_kernels(timeline: Timeline, name: str, *, match: Match = "auto") -> Timeline:
+    """Return a profile with the kernels of a name alone; everything else stays.
+
+    Args:
+        timeline: The profile.
+        name: What to look for.
+        match: As in `matching.kernels_matching`.
+
+    Raises:
+        UsageError: No kernel has that name.
+    """
+    table = timeline.of(Kind.KERNEL)
+    hit = kernels_matching(timeline.names, np.unique(table.name).tolist(), name, match) if len(table) else []
+    if not hit:
+        raise UsageError(
+            f"no kernel has the name {name!r} ({match})",
+            hint="mansard trace kernels lists them",
+            code="kernel_not_found",
+        )
+    return replace(timeline, tables={**timeline.tables, Kind.KERNEL: table.take(np.isin(table.name, hit))})

@@ -13,6 +13,11 @@ from mansard.cli.trace.common import file_options, ncu_option
 @click.command("kernels", short_help="Kernels by name and category.")
 @file_options
 @ncu_option
+@click.option(
+    "--name", metavar="NAME", help="Only kernels with this name, taken together too; `*` and `?` are wildcards."
+)
+@click.option("--match", type=click.Choice(["auto", "exact", "contains", "startswith", "glob", "regex"]), default="auto",
+              show_default=True, help="How the name is compared; auto: a wildcard, else part of the name.")  # fmt: skip
 @click.option("--limit", type=click.IntRange(min=1), default=30, show_default=True, help="Rows of the text.")
 @click.option(
     "--rules", type=click.Path(path_type=Path), help="Own rules of kernel categories, before the shipped ones."
@@ -28,12 +33,13 @@ def command(**options: Any) -> int:
       mansard trace kernels profile.sqlite --limit 20
       mansard trace kernels trace.json.gz --json
       mansard trace kernels profile.sqlite --ncu report.csv
-      mansard trace kernels profile.sqlite --launches
+      mansard trace kernels profile.sqlite --name '*flash*' --launches
     """
     import numpy as np
 
     from mansard.cli.trace.common import deliver, read, with_demands
     from mansard.report.trace_document import kernels_document
+    from mansard.report.trace_host import selected_kernels
     from mansard.report.trace_launches import launches_document
     from mansard.report.trace_text import kernels_lines
     from mansard.trace.categories import load_rules, shipped_rules
@@ -43,13 +49,15 @@ def command(**options: Any) -> int:
     from mansard.trace.operators_of import operators_of, work_by_operator
     from mansard.trace.prepare import device_index
     from mansard.trace.timeline import Kind
-    from mansard.trace.window import only_device
+    from mansard.trace.window import only_device, only_kernels
 
     rules = load_rules(options["rules"]) if options["rules"] else shipped_rules()
     timeline = read(options, prepare=with_demands(options), launch_shapes=options["launches"])
     chosen = device_index(timeline, options["device"])
     if chosen is not None:
         timeline = only_device(timeline, chosen)
+    if options["name"] is not None:
+        timeline = only_kernels(timeline, options["name"], match=options["match"])
     launches = join_launches(timeline)
     rows = kernel_table(timeline, rules=rules, launches=launches)
     operators = operators_of(timeline, launches=launches)
@@ -57,6 +65,8 @@ def command(**options: Any) -> int:
         timeline, rows, graphs(timeline, launches), rules.source, work=work_by_operator(operators),
         collectives=collectives_of(timeline, operators=operators, rules=rules),
     )  # fmt: skip
+    if options["name"] is not None:
+        document["selected"] = selected_kernels(timeline)
     if options["launches"]:
         document["launches"] = launches_document(timeline)
     deliver(document, lambda d: kernels_lines(d, options["limit"]), as_json=options["as_json"])

@@ -24,9 +24,14 @@ def command(**options: Any) -> int:
     from mansard.cli.trace.common import deliver, exit_code, read
     from mansard.report.trace_document import steps_document
     from mansard.report.trace_text import steps_lines
+    from mansard.trace.prepare import device_index
     from mansard.trace.profile_steps import find_steps
+    from mansard.trace.window import only_device
 
     timeline = read(options)
+    chosen = device_index(timeline, options["device"])
+    if chosen is not None:
+        timeline = only_device(timeline, chosen)
     document = steps_document(timeline, find_steps(timeline, marker=options["marker"], match=options["match"]))
     deliver(document, steps_lines, as_json=options["as_json"])
     return exit_code(document)

@@ -55,9 +55,12 @@ def summarise(timeline: Timeline, options: Mapping[str, Any]) -> dict[str, Any]:
     from mansard.trace.profile_steps import find_steps
     from mansard.trace.regions import attribute
     from mansard.trace.timeline import Kind
+    from mansard.trace.window import only_device
 
     rules = load_rules(options["rules"]) if options.get("rules") else shipped_rules()
     chosen = device_index(timeline, options["device"])
+    if chosen is not None:
+        timeline = only_device(timeline, chosen)
     launches = join_launches(timeline)
     timeline = lean(timeline, launches)
     launches = replace(launches, calls=timeline.of(Kind.RUNTIME))

@@ -28,6 +28,7 @@ from mansard.trace.readers.nsys_file import NsysFile
 from mansard.trace.readers.nsys_metrics import sampled_metrics
 from mansard.trace.readers.nsys_ranges import read_ranges
 from mansard.trace.readers.nsys_session import capture_clock, capture_facts, capture_window, diagnostics, other_work
+from mansard.trace.readers.rocpd import is_rocpd, read_rocpd
 from mansard.trace.run import Finding
 from mansard.trace.timeline import (
     NONE,
@@ -88,6 +89,8 @@ def read(
         InputError: It cannot be read, or is another kind of database.
     """
     with NsysFile(path, memory_limit=memory_limit, progress=progress) as file:
+        if is_rocpd(file):
+            return read_rocpd(file, kinds, launch_shapes=launch_shapes)
         _check_is_nsys(file)
         return _Reader(file, kinds, launch_shapes=launch_shapes).timeline()
 
@@ -109,13 +112,6 @@ def _check_is_nsys(file: NsysFile) -> None:
             f"{file.path} is a DLProf database (tables {shown}), made from a profile but not one",
             hint="open the .sqlite that nsys export makes from the .nsys-rep or .qdrep",
             code="dlprof_database",
-        )
-    if any(n.startswith("rocpd_") for n in names):
-        raise InputError(
-            f"{file.path} is a rocpd database of rocprofv3 (the default output from ROCm 7.0 on), which is not read here",
-            hint=f"rocpd convert -i {file.path.name} --output-format csv, then open the kernel_trace.csv it writes; or record "
-            "with rocprofv3 --output-format json",
-            code="rocpd_database",
         )
     raise InputError(
         f"{file.path} is an SQLite database, but none of Nsight Systems: it has no StringIds; its tables are {shown}",

@@ -256,9 +256,26 @@ class NsysFile:
             return fast
         return self._from_cursor(table, wanted, text, thousandths)
 
+    def integers(self, source: str, terms: Sequence[str], *, table: str) -> list[npt.NDArray[np.int64]]:
+        """Return terms of a query as whole numbers, NULL as -1; one array for each term.
+
+        Args:
+            source: The query from its FROM on.
+            terms: What to select.
+            table: The table that the rows are of, for messages and the memory limit.
+        """
+        self._hold(table, 8 * len(terms))
+        selected = ", ".join(f"ifnull(CAST({term} AS INTEGER), -1)" for term in terms)
+        blocks = list(self._blocks(f"SELECT {selected} {source}", len(terms), table))
+        found = np.concatenate(blocks) if blocks else np.zeros((0, len(terms)), dtype=np.int64)
+        return [np.ascontiguousarray(found[:, i]) for i in range(len(terms))]
+
     def _reserve(self, table: str, columns: Sequence[tuple[str, Any]], text: str | None) -> None:
         """Refuse, before reading, what would go beyond the memory limit."""
-        each = sum(np.dtype(d).itemsize for _, d in columns) + (24 if text else 0)
+        self._hold(table, sum(np.dtype(d).itemsize for _, d in columns) + (24 if text else 0))
+
+    def _hold(self, table: str, each: int) -> None:
+        """Count the rows of a table, of so many bytes each, against the memory limit."""
         rows = self.last_rowid(table)
         self._held += rows * each
         self._most_rows = max(self._most_rows, rows)

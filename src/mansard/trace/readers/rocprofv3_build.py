@@ -34,7 +34,8 @@ from mansard.trace.timeline import (
 )
 
 HINT = "record with: rocprofv3 --kernel-trace --memory-copy-trace --hip-trace --output-format json -- PROGRAM"
-WORDS = {Kind.KERNEL: "kernels", Kind.COPY: "copies", Kind.RUNTIME: "runtime calls", Kind.ANNOTATION: "ranges"}
+WORDS = {Kind.KERNEL: "kernels", Kind.COPY: "copies", Kind.RUNTIME: "runtime calls", Kind.ANNOTATION: "ranges",
+         Kind.OTHER: "other regions"}  # fmt: skip
 _COPY_WORDS = {"HOSTTODEVICE": "HtoD", "DEVICETOHOST": "DtoH", "DEVICETODEVICE": "DtoD", "HOSTTOHOST": "HtoH"}
 TO_HOST = (CopyKind.DEVICE_TO_HOST, CopyKind.HOST_TO_HOST)
 
@@ -56,6 +57,16 @@ class Build:
         self.damage: list[Damage] = []
         self.findings: list[Finding] = []
         self.shapes: dict[LaunchShape, int] | None = {} if launch_shapes else None
+        self._handles: dict[str, int] = {}
+
+    def handle(self, key: str) -> int:
+        """Return the handle of an agent that the recording knows by a text; the same text is the same device."""
+        return self._handles.setdefault(key, len(self._handles))
+
+    def unnamed(self, count: int) -> None:
+        """Say that so many kernels have no name."""
+        text = f"{count} kernels have no name in the file"
+        self.damage.append(Damage(code="unnamed_kernels", text=text, count=count))
 
     def describe(self, handle: int, device: Device) -> None:
         """Add a device that the recording describes; a handle is described once."""

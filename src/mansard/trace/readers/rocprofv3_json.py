@@ -196,8 +196,7 @@ def _kernels(build: Build, records: Sequence[_Record], symbols: Mapping[int, _Sy
         unnamed += not name
         codes.append(build.names.code(name or f"kernel {info.kernel_id}"))
     if unnamed:
-        text = f"{unnamed} kernels have no name in the file"
-        build.damage.append(Damage(code="unnamed_kernels", text=text, count=unnamed))
+        build.unnamed(unnamed)
     columns: dict[str, Any] = {
         "name": np.array(codes), "process": process, "device": np.array([build.device_of(i.agent_id.handle) for i in infos]),
         "stream": int64s([i.queue_id.handle for i in infos]),
