@@ -379,3 +379,10 @@ def test_an_all_reduce_is_a_scatter_and_a_gather(fabric, size):
         best_ceiling(fabric, "all_gather", size_bytes=size).bandwidth_s
         + best_ceiling(fabric, "reduce_scatter", size_bytes=size).bandwidth_s
     )
+
+
+def test_more_cards_than_a_bridge_joins_meet_over_pcie() -> None:
+    """An NVLink bridge joins two A40: 112.5 GB/s both ways. Eight of them in a machine are still a machine."""
+    pair, eight = built("a40", "2"), built("a40", "8")
+    assert (pair.levels[0].name, pair.levels[0].bytes_per_s) == ("nvlink", 56.25e9)
+    assert (eight.levels[0].name, eight.levels[0].bytes_per_s) == ("pcie", 32e9)

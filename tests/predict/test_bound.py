@@ -369,3 +369,61 @@ def test_a_narrow_cache_says_that_its_scales_are_not_in_it():
     assert narrow.memory.kv_bytes_per_token == 2 * 8 * 128 * 32 * 0.5
     assert any("scales" in a and "cache in i4" in a for a in narrow.assumed)
     assert not any("scales" in a for a in estimate(model, Request(phase="decode", context=8, kv="bf16")).assumed)
+
+
+def cards(*, link=None, host=32e9):
+    """A machine whose devices have a link to the host, and perhaps one of their own."""
+    rows = [
+        Ceiling(resource=Resource(area=Area.MEMORY, level="hbm"), value=864e9, unit="B/s", kind=Kind.DECLARED,
+                scope="device"),
+        Ceiling(resource=Resource(area=Area.COMPUTE, dtype="bf16", accumulate="f32", engine="matrix"), value=362e12,
+                unit="FLOP/s", kind=Kind.DECLARED, scope="device"),
+        Ceiling(resource=Resource(area=Area.HOST, link="pcie"), value=host, unit="B/s", kind=Kind.DECLARED, scope="device"),
+    ]  # fmt: skip
+    if link is not None:
+        resource = Resource(area=Area.NETWORK, link="nvlink")
+        rows.append(Ceiling(resource=resource, value=link, unit="B/s", kind=Kind.DECLARED, scope="device"))
+    levels = (MemoryLevel(level="hbm", capacity_bytes=48e9),)
+    return machine_of(Ceilings(ceilings=tuple(rows), levels=levels), name="cards")
+
+
+def test_messages_of_cards_without_a_link_of_their_own_pass_the_host_link():
+    # Two ranks: an all-reduce of 4096 tokens x 4096 x 2 B sends 2 x 1/2 of 33.6 MB, twice in each of 32 layers and once
+    # for the table: 65 x 33.6 MB at 32 GB/s is 68 ms. Tensor parallelism is not free where no peer link is on record.
+    model = load_model("llama-3.1-8b")
+    ask = Request(phase="prefill", seq=4096, plan=Plan(tp=2))
+    found = estimate(model, ask, cards())
+    messages = [k for k in found.bound.kernels if k.kernel.kind == "communication"]
+    size = 4096 * 4096 * 2
+    reduced = sum(k.time_s for k in messages if k.kernel.name.startswith("all_reduce"))
+    assert reduced == pytest.approx(65 * size / 32e9, rel=1e-6)
+    assert not found.bound.open
+    notes = estimate_document(found, cards())["assumed"]
+    assert any("pass pcie" in n for n in notes)
+    own = estimate(model, ask, cards(link=320e9))
+    assert own.bound.messages_s == pytest.approx(found.bound.messages_s / 10)
+
+
+def test_matrix_work_without_a_peak_leaves_the_phase_open():
+    # A T4 has no bf16 peak on record: how long a step takes is open, and no public run is scaled from what is left.
+    half = machine(peaks=(("f16", 65e12),))
+    step = estimate(load_model("llama-3.1-8b"), Request(phase="train", seq=4096, batch=1), half)
+    assert step.bound.bound is Bound.UNDETERMINED
+    assert "bf16" in step.bound.open[0].reason
+    prediction = estimate_document(step, half)["prediction"]
+    assert "not whole" in prediction["expected_s"].reason
+    # A message without any link is open as well.
+    apart = estimate(load_model("llama-3.1-8b"), Request(phase="decode", context=8, plan=Plan(tp=2)), machine())
+    assert apart.bound.bound is Bound.UNDETERMINED
+    assert apart.bound.open
+
+
+def test_what_fits_counts_the_activations_of_each_sequence():
+    # One prompt of 200,000 needs 26.2 GB of cache and 17 GB of activations beside 16.1 GB of weights: one of 85.5 GB holds
+    # one, also where four are asked for.
+    big = machine(capacity=85.5e9)
+    four = estimate(load_model("llama-3.1-8b"), Request(phase="prefill", seq=200_000, batch=4), big)
+    one = estimate(load_model("llama-3.1-8b"), Request(phase="prefill", seq=200_000), big)
+    assert (four.fit.fits, one.fit.fits) == (False, True)
+    assert estimate_document(four, big)["memory"]["sequences_that_fit"] == 1
+    assert estimate_document(one, big)["memory"]["sequences_that_fit"] == 1

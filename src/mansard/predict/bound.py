@@ -6,7 +6,7 @@ reads every weight that a token uses once and nothing else. Both are floors; the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -34,7 +34,8 @@ class Machine:
         memory_level: The level that holds weights and cache, and serves every kernel.
         memory_bytes: Its capacity, what the driver leaves where that is known [B]; `Unknown` where it is on no record.
         on_chip_bytes: What the largest level nearer than that holds [B]: activations that fit never reach main memory.
-        peer_link: Name of the link between devices.
+        peer_link: Name of the link between devices; that to the host where there is no other, since all that leaves the
+            device passes it.
     """
 
     ceilings: Ceilings
@@ -88,7 +89,12 @@ def machine_of(
         level = next(iter(sorted(bandwidths)))
         capacity, nearer = Unknown(f"the memory of {name} has no capacity on record", ("a hardware file",)), []
     cache = max([*nearer, *([on_chip_bytes] if on_chip_bytes else [])], default=None)
-    links = [c.resource.link for c in ceilings.find(scope=chosen, area=Area.NETWORK) if c.resource.link]
+    links = [
+        c.resource.link
+        for area in (Area.NETWORK, Area.HOST)
+        for c in ceilings.find(scope=chosen, area=area)
+        if c.resource.link
+    ]
     return Machine(
         ceilings=ceilings,
         scope=chosen,
@@ -152,6 +158,7 @@ class PhaseBound:
         overlap: Whether messages hide behind kernels (`full`) or not (`none`).
         bytes: Traffic of one device with its main memory [B].
         unknown: Resources without a ceiling.
+        open: Those of them that may decide the phase: most of its matrix work, or its messages.
     """
 
     time_s: float | Unknown
@@ -164,6 +171,7 @@ class PhaseBound:
     overlap: Overlap
     bytes: float
     unknown: tuple[Unknown, ...] = field(default=())
+    open: tuple[Unknown, ...] = field(default=())
 
 
 def kernel_bound(kernel: Kernel, machine: Machine, *, backend: str | None = None) -> KernelBound:
@@ -250,10 +258,11 @@ def phase_bound(
     known = compute + messages + fixed > 0
     time_s = float(least_time_s([compute, messages], fixed_s=fixed, overlap=policy))
     no_time = missing[0] if missing else Unknown("no kernel of the phase could be bounded", ("ceilings",))
+    may_decide = _may_decide(rows)
     return PhaseBound(
         time_s=time_s if known else no_time,
         kernels=tuple(rows),
-        bound=Bound(max(shares, key=lambda key: shares[key])) if shares else Bound.UNDETERMINED,
+        bound=Bound.UNDETERMINED if may_decide or not shares else Bound(max(shares, key=lambda key: shares[key])),
         shares=shares,
         compute_s=compute,
         messages_s=messages,
@@ -261,7 +270,23 @@ def phase_bound(
         overlap=policy,
         bytes=float(sum(float(r.demand.bytes) * r.kernel.count for r in rows)),
         unknown=tuple(missing),
+        open=may_decide,
     )
+
+
+#: Matrix work without a ceiling that is less than this share of all of it decides no phase.
+_LITTLE = 0.05
+
+
+def _may_decide(rows: Sequence[KernelBound]) -> tuple[Unknown, ...]:
+    """Return why the time of a phase is not told by the kernels that could be bounded."""
+    flop = sum(float(r.demand.total_flop) * r.kernel.count for r in rows)
+    lost = [r for r in rows if r.least.no_peak is not None]
+    found: list[Unknown] = []
+    if sum(float(r.demand.total_flop) * r.kernel.count for r in lost) > _LITTLE * flop:
+        found += [r.least.no_peak for r in lost if r.least.no_peak is not None]
+    found += [u for r in rows if r.kernel.kind == "communication" for u in r.least.needed]
+    return tuple(dict.fromkeys(found))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

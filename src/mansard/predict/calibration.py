@@ -82,6 +82,11 @@ def prediction_of(result: Estimate, shares: Mapping[str, Share] | None = None) -
         return Prediction(low_s=bound, expected_s=bound, high_s=bound, grade=Grade.ASSUMED, basis="no machine")
     kind = kind_of(result)
     share = (SHARES if shares is None else shares).get(kind) if kind else None
+    if bound.open:
+        reason = Unknown(f"the bound is not whole: {bound.open[0].reason}", bound.open[0].needs)
+        return Prediction(
+            low_s=bound.time_s, expected_s=reason, high_s=reason, grade=Grade.MODELLED, basis="the bound alone"
+        )
     if share is None or isinstance(bound.time_s, Unknown):
         none = Unknown(
             "no measured runs like this one are on record: public times to first token hold queueing"

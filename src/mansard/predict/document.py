@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mansard.core import Unknown, is_known
+from mansard.core import Area, Unknown, is_known
 from mansard.core.document import header
 from mansard.core.errors import UsageError
 from mansard.predict.bound import Machine, PhaseBound, WeightsOnce
@@ -191,15 +191,16 @@ def _memory(result: Estimate) -> dict[str, Any]:
 
 
 def _resident(result: Estimate, room: Fit) -> int | None:
-    """Sequences of this length whose cache fits beside weights and activations, on all devices; None without a cache.
+    """Sequences of this length whose cache and activations fit beside the weights, on all devices; None without a cache.
 
-    Activations are those of the batch asked for, so the figure is for batches near it.
+    Activations of one pass grow with its sequences, as the cache does.
     """
-    held = result.memory.kv_cache_bytes
-    if held <= 0:
+    memory = result.memory
+    if memory.kv_cache_bytes <= 0:
         return None
-    left = room.budget_bytes - (result.memory.total_bytes - held)
-    return max(0, int(left / held * float(result.phase.sequences)))
+    each = memory.kv_cache_bytes + memory.activation_bytes
+    left = room.budget_bytes - (memory.total_bytes - each)
+    return max(0, int(left / each * float(result.phase.sequences)))
 
 
 def _reported(result: Estimate, reported: tuple[float, float] | None) -> dict[str, Any]:
@@ -288,7 +289,9 @@ def _machine_notes(result: Estimate, machine: Machine | None) -> list[str]:
             if result.bound.overlap == "full"
             else "each message waits for the kernel before it"
         )
-        latency = machine.link_latency_s
+        link, latency = machine.peer_link, machine.link_latency_s
+        if isinstance(link, str) and machine.ceilings.find(scope=machine.scope, area=Area.HOST, link=link):
+            notes.append(f"messages pass {link}: {machine.name} has no link of its own to other devices on record")
         if isinstance(latency, Unknown):
             notes.append(f"messages cost bandwidth alone: {latency.reason}")
     if result.request.launch_s is None:
