@@ -2,17 +2,22 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from mansard.core.errors import UsageError
+from mansard.core.errors import InputError, UsageError
 from mansard.history.check import Outcome, check
 from mansard.history.documents import read_bytes
 from mansard.history.records import Record
 from mansard.history.rules import read_rules, rules_of
+from mansard.history.store import open_store
+from mansard.history.testing import Gate
 from mansard.report.history_outputs import FORMS, bencher, benchmark_action, github_annotations, junit, written
 from mansard.report.history_text import check_markdown
 
@@ -233,7 +238,7 @@ def test_the_fixture_passes_fails_and_never_passes_on_nothing(
     pytester.makepyfile(
         """
         import pytest
-        from mansard.core.errors import UsageError
+        from mansard.core.errors import InputError, UsageError
 
         def doc(name, metric, *values, **environment):
             return {"schema": "samples/1", "environment": environment, "benchmarks": [{"name": name, "metric": metric, "runs": [list(values)]}]}
@@ -258,9 +263,17 @@ def test_the_fixture_passes_fails_and_never_passes_on_nothing(
                     mansard.assert_ratio(70.0, of=100.0, at_least=none)
 
         def test_regression(mansard):
-            mansard.assert_no_regression("sort", samples=[1.0, 1.0, 1.01, 1.0, 0.99, 1.0, 1.0], baseline=OLD)
+            same = [1.0, 1.0, 1.01, 1.0, 0.99, 1.0, 1.0]
+            mansard.assert_no_regression("sort", samples=same, baseline=OLD, run_spread=0.01)
             with pytest.raises(AssertionError, match="fail: sort/time_s"):
-                mansard.assert_no_regression("sort", samples=[1.3] * 7, baseline=OLD)
+                mansard.assert_no_regression("sort", samples=[1.3] * 7, baseline=OLD, run_spread=0.01)
+            # A test is one process: of how those differ it shows nothing, and 10 % are assumed.
+            with pytest.raises(AssertionError, match="10% are assumed"):
+                mansard.assert_no_regression("sort", samples=same, baseline=OLD)
+            with pytest.raises(UsageError, match="expected the name"):
+                mansard.assert_no_regression(samples=same, baseline=OLD)
+            with pytest.raises(UsageError, match="another environment"):
+                mansard.assert_no_regression("sort", samples=same, baseline=OLD, environment={"gpus": 8})
             with pytest.raises(AssertionError, match="undecided"):
                 mansard.assert_no_regression("sort", samples=[1.0], baseline=OLD)
             with pytest.raises(AssertionError, match="the baseline has no such figure"):
@@ -274,10 +287,46 @@ def test_the_fixture_passes_fails_and_never_passes_on_nothing(
     found.assert_outcomes(passed=3)
 
 
-def test_loading_the_plugin_imports_nothing_heavy() -> None:
-    import subprocess
-    import sys
+def test_samples_of_tests_become_a_baseline(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    gate = Gate()
+    with pytest.raises(InputError, match="there is no store at"):
+        gate.assert_no_regression("sort", samples=[1.0, 1.01, 0.99, 1.0, 1.0], baseline="main")
+    content = gate.document()
+    assert read_bytes(json.dumps(content).encode(), source="x").measurements[0].single
+    with open_store() as store:
+        for i in range(4):  # of four days: from then on the baseline shows how runs differ
+            content["created"] = f"2026-01-0{i + 1}T00:00:00+00:00"
+            content["benchmarks"][0]["runs"][0][0] += 0.001 * i
+            store.put("main", json.dumps(content).encode(), source=f"{i}.json", state="accepted", reason="first")
+    (tmp_path / "test_sort.py").write_text(
+        "def test_sort(mansard):\n"
+        "    mansard.assert_no_regression('sort', samples=[1.0, 1.01, 0.99, 1.0, 1.0], baseline='main')\n"
+    )
+    loaded = request.config.pluginmanager.hasplugin("mansard")
+    args = [
+        *([] if loaded else ["-p", "mansard.history.pytest_plugin"]),
+        "--mansard-save=out.json",
+        "-p",
+        "no:cacheprovider",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *args], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    saved = json.loads((tmp_path / "out.json").read_text())
+    assert saved["benchmarks"] == [
+        {"name": "sort", "metric": "time_s", "one_process": True, "runs": [[1.0, 1.01, 0.99, 1.0, 1.0]]}
+    ]
 
+
+def test_a_place_for_samples_is_refused_before_the_tests() -> None:
+    from mansard.history.pytest_plugin import pytest_configure
+
+    with pytest.raises(pytest.UsageError, match="there is no directory"):
+        pytest_configure(SimpleNamespace(getoption=lambda _: "no/out.json"))  # type: ignore[arg-type]
+
+
+def test_loading_the_plugin_imports_nothing_heavy() -> None:
     program = "import sys, pytest, mansard.history.pytest_plugin as p; print([m for m in ('numpy', 'sqlalchemy', 'click', 'torch') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -216,3 +216,31 @@ def test_last_results_within_the_noise_are_not_said_and_three_of_them_are_a_leve
     assert off.model == "drift"
     assert off.late is not None
     assert off.late.ratio == pytest.approx(1.1, abs=0.01)
+
+
+def of_few(values: list[float], verdicts: str) -> tuple[Series, str]:
+    found = series(values)
+    assert found.model == "too_short"
+    assert found.last is not None
+    assert found.last.verdict.value == verdicts, found.last.reason
+    return found, trend_text([found], "x")
+
+
+def test_the_last_of_too_few_results_is_compared_with_those_before_it() -> None:
+    alone = series([0.1])
+    assert (alone.model, alone.last) == ("too_short", None)
+    assert "1 result, too few to tell a level: 5 more make a series" in trend_text([alone], "x")
+    found, text = of_few([0.1, 0.1003, 0.0998, 0.1001, 0.15], "slower")
+    assert "5 results, too few to tell a level: 1 more makes a series" in text
+    # Of five results of which nothing changed the last is the largest one time in five, so its place alone says little.
+    assert "the last lies above the 4 before it (99.8 ms to 100 ms), where one of 5 lies by chance; compared" in text
+    document = trend_document([found], "x")["series"][0]["last"]
+    assert (document["verdict"], round(document["ratio"], 2)) == ("slower", 1.5)
+    _, text = of_few([0.1, 0.1003, 0.1001], "same")
+    assert "the last lies within the 2 before it (100 ms to 100 ms); compared with them it is same: " in text
+    # Four results that differ by as much as the last one differs from them decide nothing.
+    of_few([0.1, 0.12, 0.09, 0.11, 0.13], "inconclusive")
+
+
+def test_enough_results_are_not_compared_with_the_last() -> None:
+    assert series(0.1 * noise(6, 1)).last is None

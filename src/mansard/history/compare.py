@@ -221,8 +221,15 @@ def compare_measurements(
     baseline: Sequence[Measurement], candidate: Sequence[Measurement], limits: Limits | None = None
 ) -> Result:
     """Compare one figure by itself; see `compare`."""
+    return compare_pairs([(baseline, candidate)], limits)[0]
+
+
+def compare_pairs(
+    pairs: Sequence[tuple[Sequence[Measurement], Sequence[Measurement]]], limits: Limits | None = None
+) -> tuple[Result, ...]:
+    """Compare figures pair by pair, each a baseline and its candidate, as one question; see `compare`."""
     chosen = limits or Limits()
-    return _decide([_entry(list(baseline), list(candidate), chosen)], chosen)[0]
+    return _decide([_entry(list(a), list(b), chosen) for a, b in pairs], chosen)
 
 
 def compare_figures(

@@ -150,8 +150,8 @@ def _unpacked(raw: bytes, source: str) -> bytes:
 
 
 def read_samples(
-    benchmark: str, samples: Sequence[float], *, metric: str = "time_s", environment: Mapping[str, Any] | None = None
-) -> Record:
+    benchmark: str, samples: Sequence[float], *, metric: str = "time_s", environment: Mapping[str, Any] | None = None, one_process: bool = False,
+) -> Record:  # fmt: skip
     """Return the record of samples at hand.
 
     Args:
@@ -159,15 +159,33 @@ def read_samples(
         samples: Samples in the SI unit of the metric.
         metric: A key of `METRICS`.
         environment: What they depend on.
+        one_process: Whether one process took all of them.
 
     >>> read_samples("copy", [1.0, 3.0, 2.0]).measurements[0].value
     2.0
     """
-    document = {
-        "schema": "samples/1", "environment": dict(environment or {}),
-        "benchmarks": [{"name": benchmark, "metric": metric, "runs": [[float(x) for x in samples]]}],
-    }  # fmt: skip
+    document = samples_document([samples_of(benchmark, [samples], metric, environment, one_process=one_process)])
     return read_bytes(json.dumps(document).encode(), source=benchmark)
+
+
+def samples_of(
+    benchmark: str, runs: Sequence[Sequence[float]], metric: str = "time_s", environment: Mapping[str, Any] | None = None, *,
+    one_process: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """Return one benchmark of a `samples/1` document; see `read_samples`."""
+    told: dict[str, Any] = {"environment": dict(environment)} if environment else {}
+    told |= {"one_process": True} if one_process else {}
+    return {"name": benchmark, "metric": metric, **told, "runs": [[float(x) for x in run] for run in runs]}
+
+
+def samples_document(benchmarks: Sequence[Mapping[str, Any]], *, created: str = "") -> dict[str, Any]:
+    """Return a `samples/1` document.
+
+    Args:
+        benchmarks: What `samples_of` returned.
+        created: When they were taken, ISO 8601.
+    """
+    return {"schema": "samples/1", **({"created": created} if created else {}), "benchmarks": list(benchmarks)}
 
 
 def _json(text: str) -> Any:
@@ -486,7 +504,10 @@ def _trace_summary(d: Mapping[str, Any]) -> list[Measurement]:
 
 
 def _samples(d: Mapping[str, Any]) -> list[Measurement]:
-    """Read `samples/1`: benchmarks with a name, a metric and the samples of each run, in SI units."""
+    """Read `samples/1`: benchmarks with a name, a metric and the samples of each run, in SI units.
+
+    `one_process` says that one process took all of them, so that they show nothing of how processes differ.
+    """
     base = fingerprint_of(d.get("environment", {}))
     found = []
     for b in d["benchmarks"]:
@@ -500,8 +521,15 @@ def _samples(d: Mapping[str, Any]) -> list[Measurement]:
                 f"a run of {b['name']!r} holds {wrong[0]!r}, expected a list of numbers", hint='"runs": [[0.101, 0.099, 0.100]]'
             )  # fmt: skip
         groups = tuple(tuple(float(x) for x in run) for run in b["runs"] if run)
-        absent = "" if groups else "no samples"
-        found.append(Measurement(benchmark=b["name"], metric=metric, groups=groups, absent=absent, fingerprint=own))
+        alone = b.get("one_process", False)
+        if not isinstance(alone, bool):
+            raise InputError(f"one_process of {b['name']!r} is {alone!r}, expected true or false")
+        groups = (tuple(x for run in groups for x in run),) if groups and alone else groups
+        found.append(
+            Measurement(
+                benchmark=b["name"], metric=metric, groups=groups, absent="" if groups else "no samples", fingerprint=own, single=alone
+            )
+        )  # fmt: skip
     return found
 
 

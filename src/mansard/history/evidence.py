@@ -76,7 +76,7 @@ def unseen(sides: Sequence[Sequence[Measurement]], limits: Limits) -> str:
     return (
         f"one process a side shows nothing of the spread between processes: {limits.unseen_ratio:.0%} are assumed; "
         "run each in three processes or more (a folder of documents a side), compare with a baseline, or state the spread "
-        "(--run-spread 1%, run_spread in rules)"
+        "(--run-spread 1%, run_spread in rules and in assert_no_regression)"
     )
 
 

@@ -76,7 +76,7 @@ class Side:
         stated: Value and 95 % interval of each run that has no samples.
         exact: A computed figure without spread.
         bursts: Which burst each run, or each stated figure, belongs to; empty is one burst for all.
-        single: Each run is known to be one process. Samples that tell nothing of processes are taken to come from several.
+        single: Each run is known to be one process.
     """
 
     runs: tuple[tuple[tuple[float, ...], ...], ...] = ()
@@ -120,7 +120,7 @@ class Side:
                     centre=whole,
                     inside=inside,
                     among=among,
-                    processes=len(medians) if self.single else max(2, len(medians)),
+                    processes=len(medians) if self.single or len(medians) > 1 else 0,
                 )
             )
         return found
@@ -139,7 +139,8 @@ class Burst:
         centre: Logarithm of the median of all samples.
         inside: Spread of the samples of a process (relative).
         among: Spread of the medians of its processes and runs (relative); 0 where there is one.
-        processes: How many there are: one cannot show how processes differ.
+        processes: How many there are: one cannot show how processes differ. 0 where that is not told: what is given is then taken
+            as it is, and shows nothing of those of the other side.
     """
 
     centre: float
@@ -163,9 +164,10 @@ class Burst:
 
 
 def hidden(every: Sequence[Sequence[Burst]]) -> bool:
-    """Return whether nothing in the bursts of the sides shows how one process differs from another."""
+    """Return whether a burst is known to be one process, and nothing in those of the sides shows how one differs from another."""
     degrees = sum(len(b) - 1 for b in every)
-    return degrees < LEAST_EVIDENCE and all(b.processes < 2 for bursts in every for b in bursts)
+    found = [b.processes for bursts in every for b in bursts]
+    return degrees < LEAST_EVIDENCE and 1 in found and max(found) < 2
 
 
 def between_bursts(
@@ -195,10 +197,10 @@ def between_bursts(
     pooled = squares / degrees if degrees else 0.0
     shown = [AMONG_SHARE * b.among for bursts in every for b in bursts if b.processes > 1]
     shown += [AMONG_SHARE * math.sqrt(pooled)] if degrees >= LEAST_EVIDENCE else []
-    alone = unseen_ratio if hidden(every) else max(shown)  # what a single process is taken to hide
+    alone = unseen_ratio if hidden(every) else max(shown, default=0.0)  # what a single process is taken to hide
     found = []
     for bursts in every:
-        floors = [max(b.floor(run_ratio), alone if b.processes < 2 else 0.0) for b in bursts]
+        floors = [max(b.floor(run_ratio), alone if b.processes == 1 else 0.0) for b in bursts]
         variance = float(np.mean([max(f**2, pooled) for f in floors])) / len(bursts)
         found.append((variance, RUN_WEIGHT + (degrees if len(bursts) > 1 else 0)))
     return found

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mansard.core.errors import UsageError
 from mansard.history.check import Check, Outcome, check
-from mansard.history.documents import read, read_bytes, read_samples
+from mansard.history.documents import read, read_bytes, read_samples, samples_document, samples_of
 from mansard.history.records import Record
 from mansard.history.rules import Rules, rules_of
 
@@ -26,11 +27,13 @@ class Gate:
         result: The result that assertions are about where they name none.
         baseline: The baseline that they compare with where they name none.
         store: URL of the store.
+        taken: The samples that assertions were given, by benchmark, with what they depend on; a baseline can be made of them.
     """
 
     result: str | None = None
     baseline: str | None = None
     store: str | None = None
+    taken: dict[str, tuple[list[list[float]], dict[str, Any]]] = field(default_factory=dict)
 
     def assert_share(self, op: str, *, at_least: float, of: Source | None = None) -> None:
         """Assert that operations reach a share of their ceiling.
@@ -72,31 +75,61 @@ class Gate:
     def assert_no_regression(
         self, name: str = "*", *, samples: Sequence[float] | None = None, of: Source | None = None,
         baseline: Source | None = None, max_regression: float = 0.05, environment: Mapping[str, Any] | None = None,
+        run_spread: float | None = None,
     ) -> None:  # fmt: skip
         """Assert that figures are not worse than the baseline.
 
         Args:
             name: Glob over benchmarks; the name of the benchmark where `samples` are given.
-            samples: Samples of a time [s], taken by the test; None takes a result.
+            samples: Samples of a time [s], taken by the test, which is one process: they show nothing of how processes differ, so
+                10 % are assumed until the baseline has runs of four different times, or `run_spread` states it. None takes a result.
             of: File, document or record; None takes `--mansard-result`.
             baseline: The same for the baseline, or the name of one in the store; None takes `--mansard-baseline`.
             max_regression: The largest worsening, relative.
             environment: What `samples` depend on.
+            run_spread: Known spread of this machine between runs, relative, such as 0.01.
 
         Raises:
             AssertionError: one is worse, or it cannot be decided.
+            UsageError: `samples` without the name of their benchmark, or the same name for samples of two environments.
         """
-        record = read_samples(name, samples, environment=environment) if samples is not None else self._record(of)
+        record = self._record(of) if samples is None else self._of_test(name, samples, environment or {})
         rules = [
             {"metric": f"{name}/{m}", "max_regression": max_regression, "required": False}
             for m in _compared_metrics(record)
         ]
         if not rules:
             raise AssertionError(f"nothing to compare: {record.empty or 'no figures'}")
-        self._held(rules, record, self._baseline(baseline))
+        self._held(rules, record, self._baseline(baseline), {} if run_spread is None else {"run_spread": run_spread})
 
-    def _held(self, rules: list[dict[str, Any]], record: Record, baseline: Sequence[Record]) -> None:
-        parsed: Rules = rules_of({"rules": rules}, "assertion")
+    def _of_test(self, name: str, samples: Sequence[float], environment: Mapping[str, Any]) -> Record:
+        """Keep samples for a baseline, and return their record."""
+        if not name or "*" in name or "?" in name:
+            raise UsageError(
+                f"samples of {name!r}, expected the name of their benchmark",
+                hint='assert_no_regression("sort", samples=...)',
+            )
+        runs, told = self.taken.setdefault(name, ([], dict(environment)))
+        if told != dict(environment):
+            raise UsageError(
+                f"samples of {name!r} were given with another environment before", hint="give each a name of its own"
+            )
+        runs.append([float(x) for x in samples])
+        return read_samples(name, samples, environment=environment, one_process=True)
+
+    def document(self) -> dict[str, Any]:
+        """Return what was taken as a `samples/1` document, for `mansard baseline add NAME FILE`."""
+        benchmarks = [samples_of(n, runs, environment=told, one_process=True) for n, (runs, told) in self.taken.items()]
+        return samples_document(benchmarks, created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"))
+
+    def _held(
+        self,
+        rules: list[dict[str, Any]],
+        record: Record,
+        baseline: Sequence[Record],
+        defaults: Mapping[str, Any] | None = None,
+    ) -> None:
+        parsed: Rules = rules_of({"rules": rules, "defaults": dict(defaults or {})}, "assertion")
         found: Check = check(record, parsed, baseline=baseline)
         wrong = [r for r in found.results if r.outcome is not Outcome.PASS]
         if wrong or not found.results:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.core.unknown import Unknown
-from mansard.history.compare import impossible
+from mansard.history.compare import Limits, Result, compare_pairs, impossible
 from mansard.history.fingerprint import Difference, differences, digest
 from mansard.history.levels import (
     LEAST_LEVEL,
@@ -31,7 +31,7 @@ from mansard.history.levels import (
     step_limit,
     steps_of,
 )
-from mansard.history.records import METRICS, Fingerprint, Record
+from mansard.history.records import METRICS, Fingerprint, Measurement, Record
 from mansard.history.rules import glob_matches
 from mansard.measure.points.interval import t975
 
@@ -152,6 +152,8 @@ class Series:
         changes: Changes of level.
         drift: The drift.
         late: The last results, where they stand off; noise, model, changes and drift are then those of the results before them.
+        refused: Results that count for nothing.
+        last: Where there are too few to tell a level: the last one compared with those before it, as `compare` does.
     """
 
     name: str
@@ -167,6 +169,7 @@ class Series:
     drift: Drift | None = None
     late: Late | None = None
     refused: tuple[Refused, ...] = ()
+    last: Result | None = None
 
 
 def trends(records: Sequence[tuple[str, Record]], *, metric: str = "*", tolerance_ratio: float = 0.02) -> list[Series]:
@@ -183,7 +186,7 @@ def trends(records: Sequence[tuple[str, Record]], *, metric: str = "*", toleranc
     A figure that its own audit refused, or that cannot be, is in `refused` and moves no level.
     """
     glob = metric if "/" in metric or metric == "*" else f"*/{metric}"
-    by: dict[tuple[str, str], list[tuple[TrendPoint, Fingerprint]]] = {}
+    by: dict[tuple[str, str], list[tuple[TrendPoint, Measurement]]] = {}
     refused: dict[tuple[str, str], list[Refused]] = {}
     for when, record in sorted(records, key=lambda r: _moment(r[0])):
         for m in record.measurements:
@@ -199,11 +202,26 @@ def trends(records: Sequence[tuple[str, Record]], *, metric: str = "*", toleranc
             if why:
                 refused.setdefault(key, []).append(Refused(when=when, source=record.source, value=value, why=why))
             elif not isinstance(value, Unknown):
-                rows.append((TrendPoint(when=when, source=record.source, value=value, outlier=False), m.fingerprint))
-    return [
-        replace(series_of(key[0], key[1], rows, tolerance_ratio=tolerance_ratio), refused=tuple(refused.get(key, ())))
+                point = TrendPoint(when=when, source=record.source, value=value, outlier=False)
+                rows.append((point, replace(m, taken=m.taken or when)))
+    found = [
+        replace(
+            series_of(*key, [(p, m.fingerprint) for p, m in rows], tolerance_ratio=tolerance_ratio),
+            refused=tuple(refused.get(key, ())),
+        )
         for key, rows in by.items()
     ]
+    return _with_last(found, [[m for _, m in rows] for rows in by.values()], tolerance_ratio)
+
+
+def _with_last(
+    found: Sequence[Series], results: Sequence[Sequence[Measurement]], tolerance_ratio: float
+) -> list[Series]:
+    """Return the series, those of too few results with a comparison of the last one; all of them are one question."""
+    few = [i for i, s in enumerate(found) if s.model == "too_short" and len(results[i]) > 1]
+    limits = Limits(tolerance_ratio=tolerance_ratio, resolution_ratio=max(Limits().resolution_ratio, tolerance_ratio))
+    compared = dict(zip(few, compare_pairs([(results[i][:-1], results[i][-1:]) for i in few], limits), strict=True))
+    return [replace(s, last=compared.get(i)) for i, s in enumerate(found)]
 
 
 def _moment(when: str) -> tuple[float, str]:

@@ -10,7 +10,7 @@ import numpy as np
 from mansard.core.document import header, to_jsonable
 from mansard.core.unknown import Unknown
 from mansard.history.levels import LEAST_LEVEL
-from mansard.history.trend import Change, Series
+from mansard.history.trend import LEAST_POINTS, Change, Series
 from mansard.report.history_text import amount
 from mansard.report.text import clean
 
@@ -30,7 +30,7 @@ def trend_document(found: Sequence[Series], source: str) -> dict[str, Any]:
             "name": s.name, "metric": s.metric, "unit": s.unit, "conditions": s.conditions, "model": s.model,
             "points": [{"when": p.when, "source": p.source, "value": p.value, "outlier": p.outlier} for p in s.points],
             "noise_ratio": s.noise_ratio, "correlation": s.correlation, "smallest_ratio": s.smallest_ratio, "drift": s.drift, "late": s.late,
-            "refused": s.refused,
+            "refused": s.refused, "last": None if s.last is None else s.last.to_json(),
             "changes": [
                 {
                     "index": c.index, "first": c.first, "last": c.last, "when": s.points[c.index].when, "ratio": c.ratio, "ci95": c.ci95,
@@ -63,6 +63,8 @@ def trend_text(found: Sequence[Series], source: str) -> str:
             lines += [f"  {line}" for line in _change(s, c)]
         if s.late is not None:
             lines.append(f"  {late_text(to_jsonable(s.late))}")
+        if s.last is not None:
+            lines.append(f"  {last_text(values, s.unit, s.last.verdict, s.last.reason)}")
         far = [p for p in s.points if p.outlier]
         if far:
             lines.append(
@@ -103,6 +105,23 @@ def late_text(late: Mapping[str, Any]) -> str:
     )
 
 
+def last_text(values: Sequence[float], unit: str, verdict: str, reason: str) -> str:
+    """Return where the last of too few results lies, what that place alone is worth, and what a comparison with the others says.
+
+    Of n results of which nothing changed each is the largest one time in n, whatever their distribution, if they are independent.
+
+    >>> last_text([1.0, 1.2, 1.3], "s", "inconclusive", "too noisy")
+    'the last lies above the 2 before it (1.00 s to 1.20 s), where one of 3 lies by chance; compared with them it is inconclusive: too noisy'
+    """
+    *before, value = values
+    low, high = min(before), max(before)
+    whole = f"{amount(low, unit)} to {amount(high, unit)}" if high > low else amount(low, unit)
+    seen = f"the {len(before)} before it ({whole})" if len(before) > 1 else f"the one before it ({whole})"
+    beyond = "above" if value > high else "below" if value < low else ""
+    where = f"lies {beyond} {seen}, where one of {len(values)} lies by chance" if beyond else f"lies within {seen}"
+    return f"the last {where}; compared with them it is {verdict.replace('_', ' ')}: {clean(reason)}"
+
+
 def _column(s: Series, index: int) -> int:
     edges = np.array_split(np.arange(len(s.points)), min(_WIDTH, len(s.points)))
     return next(i for i, part in enumerate(edges) if index <= part[-1])
@@ -124,7 +143,8 @@ def _under(s: Series) -> str:
 def _headline(s: Series) -> str:
     count = f"{len(s.points)} result{'' if len(s.points) == 1 else 's'}"
     if s.model == "too_short":
-        return f"{count}, too few to tell a level"
+        missing = LEAST_POINTS - len(s.points)
+        return f"{count}, too few to tell a level: {missing} more make{'s' if missing == 1 else ''} a series"
     noise = f"noise {100 * s.noise_ratio:.2g} %"
     if s.correlation > 0.0:
         noise += f", of which neighbours share {s.correlation:.2g}"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mansard.report.history_text import amount
-from mansard.report.history_trend import late_text
+from mansard.report.history_trend import last_text, late_text
 from mansard.report.sections.blocks import Cell, Chart, Prose, Section, Series, Table, number, reason_of, words
 from mansard.report.text import shorten
 
@@ -265,6 +265,9 @@ def _chart(one: Mapping[str, Any], title: str) -> Chart:
         notes.append(f"It drifts, {_direction(one['drift'])} from the first to the last; no single result is to blame.")
     if one.get("late"):
         notes.append(f"{late_text(one['late']).capitalize()}.")
+    if one.get("last"):
+        said = last_text([p["value"] for p in one["points"]], unit, one["last"]["verdict"], one["last"]["reason"])
+        notes.append(f"T{said[1:]}.")
     return Chart(
         label=f"{title} over {len(one['points'])} results, oldest first: {_model(one)}", x_title="result, oldest first, with its date", x_names=_dates(one["points"]),
         y_title=f"{shorten(str(one['metric']), 60)}, {'ratio' if unit == '1' else unit}", series=[*series, *_lines(one)],
