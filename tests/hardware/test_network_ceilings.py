@@ -386,3 +386,8 @@ def test_more_cards_than_a_bridge_joins_meet_over_pcie() -> None:
     pair, eight = built("a40", "2"), built("a40", "8")
     assert (pair.levels[0].name, pair.levels[0].bytes_per_s) == ("nvlink", 56.25e9)
     assert (eight.levels[0].name, eight.levels[0].bytes_per_s) == ("pcie", 32e9)
+
+
+def test_a_given_rate_of_a_card_is_not_dropped() -> None:
+    assert built("l40s", "8", link_bytes_per_s=16e9).levels[0].bytes_per_s == 16e9
+    assert built("l40s", "8").levels[0].bytes_per_s == 32e9

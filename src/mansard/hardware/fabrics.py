@@ -115,7 +115,9 @@ def fabric_of(
                 f"{sku.slug} is no torus: {shape.text} has {len(shape.axes)} axes", hint="8, or 4:8 for nodes"
             )
         if link is None or _bridge_lacks(sku, link, shape.axes[0]):
-            fabric = pcie_fabric(sku, shape.axes[0], per_switch=per_pcie_switch, hop_s=hop_s)
+            fabric = pcie_fabric(
+                sku, shape.axes[0], per_switch=per_pcie_switch, bytes_per_s=link_bytes_per_s, hop_s=hop_s
+            )
         else:
             fabric = island_fabric(sku, link, shape.axes[0], bytes_per_s=link_bytes_per_s, hop_s=hop_s)
     fabric = replace(fabric, name=f"{sku.slug} {shape.text}")
@@ -236,7 +238,9 @@ def island_fabric(sku: Sku, link: Link, devices: int, *, bytes_per_s: float | No
     return Fabric(name=sku.slug, levels=(level,), notes=(f"{link.name}: {rate / 1e9:g} GB/s one way, {kind}",))
 
 
-def pcie_fabric(sku: Sku, devices: int, *, per_switch: int | None, hop_s: float | None) -> Fabric:
+def pcie_fabric(
+    sku: Sku, devices: int, *, per_switch: int | None, bytes_per_s: float | None, hop_s: float | None
+) -> Fabric:
     """Return devices on a PCIe tree: each has its own link to a switch, and a switch shares one link of the same width.
 
     Raises:
@@ -246,6 +250,7 @@ def pcie_fabric(sku: Sku, devices: int, *, per_switch: int | None, hop_s: float 
     link = next((item for item in sku.links if item.name == "pcie"), None)
     if link is None:
         raise UsageError(f"{sku.slug} has no link to its like and no PCIe link on record", hint="write a hardware file")
+    rate = link.bytes_per_s if bytes_per_s is None else bytes_per_s
     latency: MaybeFloat = hop_s if hop_s is not None else Unknown("the latency of PCIe is on no record", ("--hop",))
     group = devices if per_switch is None else per_switch
     if group < 1 or devices % group:
@@ -254,11 +259,11 @@ def pcie_fabric(sku: Sku, devices: int, *, per_switch: int | None, hop_s: float 
     def level(name: str, length: int) -> Level:
         # A card has no other way in; a switch may have network adapters behind it, beside its uplink.
         return Level(
-            name=name, kind="switch", axes=(Axis(length=length, wraps=False),), bytes_per_s=link.bytes_per_s,
-            hop_s=latency, only_way_in=name == "pcie", source=link.receipt.source,
+            name=name, kind="switch", axes=(Axis(length=length, wraps=False),), bytes_per_s=rate,
+            hop_s=latency, only_way_in=name == "pcie", source=link.receipt.source if bytes_per_s is None else "given",
         )  # fmt: skip
 
-    notes = (f"PCIe: {link.bytes_per_s / 1e9:g} GB/s one way per device",)
+    notes = (f"PCIe: {rate / 1e9:g} GB/s one way per device",)
     if per_switch is None:
         return Fabric(
             name=sku.slug, levels=(level("pcie", devices),),
