@@ -174,7 +174,7 @@ def test_shares_and_story_are_on_the_page(page) -> None:
     assert len(shown) == 6
     assert sum(round(float(s) * 10) for s in shown) == 1000
     text = html.unescape(re.sub(r"<[^>]+>", " ", page))
-    for words in ("Compute-bound: 79 % of the step", "782 ms", "median of 17 steps", "312 ms", "Against it", "foreign_load",
+    for words in ("Compute-bound for 79\u00a0% of a step, at 70\u00a0% of the ceiling", "782 ms", "median of 17 steps", "312 ms", "Against it", "foreign_load",
                   "MAC = 2 FLOP", "machine" if "machine" in page else "environment.cpu", "FLOP/byte: DRAM 5.66, L3 1.1"):  # fmt: skip
         assert words in text, words
 

@@ -75,7 +75,7 @@ def test_an_unknown_kind_of_mansard_is_told_as_facts_and_tables(tmp_path) -> Non
     path = tmp_path / "orbit.json"
     path.write_text(json.dumps(content))
     page = read([path])
-    assert page.headline == "A plan orbit document."
+    assert page.headlines == ("A plan orbit document.",)
     facts, table, prose = (b.to_json() for b in page.sections[0].blocks)
     assert facts["rows"] == [["step", "12.5 ms"], ["limit", "? no clock (needs --clock)"]]
     assert table["columns"] == ["device", "memory", "fits"]

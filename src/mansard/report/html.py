@@ -18,6 +18,7 @@ from mansard.report.payload import ROW_BYTES, as_json, payload
 from mansard.report.sections.blocks import Section
 from mansard.report.sections.timeline import TimelineBlock
 from mansard.report.text import clean, shorten
+from mansard.report.title import of_headlines
 from mansard.report.view import COLOURS, View
 
 #: The most bytes of a page of one run, and of one of several results. What it holds is cut, step by step, until it fits; real
@@ -85,9 +86,11 @@ def _page(page: Page, sections: Iterable[tuple[Section, str]], limits: tuple[int
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     environment.filters["flags"] = _flags
     template = environment.from_string(_asset("report.html.j2"))
+    headline, below = of_headlines(page.headlines)
     fixed = {
         "d": View(diagnosis, text_length, items).values() if diagnosis is not None else None,
-        "headline": shorten(clean(page.headline), text_length),
+        "headline": shorten(clean(headline), text_length),
+        "below": [shorten(clean(line), text_length) for line in below[:20]],
         "first": [shorten(clean(line), text_length) for line in page.first[:8]],
         "title": shorten(f"Mansard: {clean(page.title)}", 120),
         "kinds": COLOURS,

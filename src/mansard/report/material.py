@@ -34,7 +34,7 @@ class Page:
     Args:
         diagnoses: Runs by name, the one that heads the page first.
         sections: Sections after those of the first run, in order.
-        headline: The sentence on top where there is no run.
+        headlines: What each file comes to, where there is no run.
         title: Name of the page.
         first: What to look at first where there is no run, a sentence each.
         mixed: Made of more than one run, so it may be larger.
@@ -42,7 +42,7 @@ class Page:
 
     diagnoses: tuple[tuple[str, Diagnosis], ...]
     sections: tuple[Section, ...]
-    headline: str
+    headlines: tuple[str, ...]
     title: str
     first: tuple[str, ...] = ()
     mixed: bool = False
@@ -234,7 +234,7 @@ class _Reader:
         if len(self.files) > 1:
             out.append(others.files(self.files))
         title = head.program if head is not None else ", ".join(n for n, *_ in self.files[:3])
-        return Page(diagnoses=tuple(self.diagnoses), sections=tuple(out), headline=" ".join(self.headlines), title=title, first=tuple(self.first),
+        return Page(diagnoses=tuple(self.diagnoses), sections=tuple(out), headlines=tuple(self.headlines), title=title, first=tuple(self.first),
                     mixed=len(self.files) > 1 or self.profiles > 0)  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from mansard.report.text import (
     shorten,
     work_of_step,
 )
+from mansard.report.title import AGAIN, of_run
 
 _LINE_LENGTH, _NAME_LENGTH = 240, 28
 #: Kinds of time and of bound that have a colour of their own.
@@ -27,8 +28,6 @@ COLOURS = frozenset((*SHARE_KINDS, "undetermined"))
 
 #: A step that is longer than the recorded ones by this ratio is not theirs.
 SAME_STEP = 1.02
-#: The rule that wants the run repeated before anything is changed.
-AGAIN = "idle_machine"
 #: Findings that make every figure of a run less sure; they stand beside the verdict.
 _DOUBTS = frozenset({"foreign_load", "ceilings_under_load", "ceilings_of_another_machine", "no_steps", "memory_regime"})
 
@@ -112,18 +111,18 @@ class View:
     def values(self) -> dict[str, Any]:
         """Return everything the template names."""
         meaning = dict(GLOSSARY)
+        title, line = of_run(self.d)
         view = {
             "program": self._prose(self.d.program),
             "framework": shorten(clean(self.d.framework), 20),
             "bound": self.d.verdict.bound.value,
             "grade": self.d.verdict.grade.value,
-            "grade_of": "of the undecided part alone"
-            if self._is_open()
-            else "of measured, modelled, declared, assumed",
-            "sentence": self._prose(self.d.verdict.sentence),
+            "grade_of": "" if self._is_open() else "of measured, modelled, declared, assumed",
+            "title": self._prose(title.replace(" %", "\u00a0%")),
+            "line": self._prose(line),
             "figures": self._figures(),
             "step_note": (
-                f"A step is {self._line(self.d.step.note)} (found by: {self._line(self.d.step.source)}). The cost of "
+                f"Steps: {self._line(self.d.step.note)} (found by: {self._line(self.d.step.source)}). The cost of "
                 f"{format_ratio(self.d.attributed_ratio)} of operator time is known.{self._as_recorded()}"
             ),
             "reasons": [(name, self._prose(text)) for name, text in reasons(self.d)],
@@ -190,7 +189,8 @@ class View:
                 f" If it is still slow: {self._prose(a.text)} At most {format_s(a.gain_s)}, part of which may be the other programs'."
                 for a in after
             )
-            return f"{self._prose(best.text)}{then}", f"{self._prose(best.evidence)}"
+            taken = f"others took up to {format_s(best.gain_s)} of {format_s(self.d.step.median_s)} per step"
+            return f"{self._prose(best.text)}{then}", taken
         return self._prose(best.text), (
             f"saves at most {format_s(best.gain_s)} of {format_s(self.d.step.median_s)} per step ({self._of_step(best.gain_s)})"
         )
@@ -218,17 +218,15 @@ class View:
             if o.bound is not Bound.UNDETERMINED:
                 seconds[o.grade.value] = seconds.get(o.grade.value, 0.0) + o.time_s
         kinds = [
-            f"{self._of_step(t)} {g}"
-            for g, t in sorted(seconds.items(), key=lambda x: -x[1])
+            f"{g} for {self._of_step(t)}{'' if i else ' of the step'}"
+            for i, (g, t) in enumerate(sorted(seconds.items(), key=lambda x: -x[1]))
             if t >= 0.005 * self.d.step.median_s
         ]
-        kept = (
-            f" Operators with a limit have evidence of their own: {', '.join(kinds)} (shares of the step)."
-            if kinds
-            else ""
-        )
-        undecided = self.d.time_shares.get("unattributed", self.d.verdict.time_share)
-        return f"not decided for {format_ratio(undecided)} of the step; names of kernels alone are no evidence.{kept}"
+        undecided = format_ratio(self.d.time_shares.get("unattributed", self.d.verdict.time_share))
+        names = "; names of kernels alone are no evidence" if self.d.framework == "profile" else ""
+        if not kinds:
+            return f"nothing decides the limit of {undecided} of the step{names}."
+        return f"the evidence is {', '.join(kinds)}; of {undecided} nothing decides the limit{names}."
 
     def _more(self, count: int, where: str = "the JSON document") -> str:
         return (

@@ -80,14 +80,14 @@ def shard(document: Mapping[str, Any], *, key: str, name: str) -> Section:
 def headline_of_shard(document: Mapping[str, Any]) -> str:
     """Return the best plan in one sentence."""
     winner = _winner(document)
-    listed = document["plans"]["listed"]
+    listed = f"{document['plans']['listed']:,}"
     if winner is None:
         return f"None of {listed} plans fits."
     best = document["candidates"][winner]
     told = f"Best of {listed} plans: {best['layout']} on {value_text('devices', best['devices'])} devices, {_time_of(document)} {format_s(best['time_s'])}"
     tie = document.get("tie") or {}
     if document["verdict"] == "tie" and tie:
-        return f"{told}; {tie['plans']} plans are within {format_ratio(tie['ratio'])} of it, which is no difference."
+        return f"{told}; {tie['plans']} plans are within {format_ratio(tie['ratio'])} of it: a tie."
     return f"{told}."
 
 
