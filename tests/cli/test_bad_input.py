@@ -20,8 +20,21 @@ TABLE = [
     (("estimte",), 2, "did you mean 'estimate'"),
     (("plan", "shrd"), 2, "did you mean 'shard'"),
     (("trace", "sumary", "x"), 2, "did you mean 'summary'"),
-    (("hardware", "shw"), 2, "Did you mean 'show'"),
-    (("baseline", "lst"), 2, "Did you mean 'list'"),
+    (("hardware", "shw"), 2, "did you mean 'show'"),
+    (("baseline", "lst"), 2, "did you mean 'list'"),
+    (("version",), 2, "did you mean '--version'"),
+    (("help",), 2, "did you mean '--help'"),
+    (("plan", "help"), 2, "did you mean 'mansard plan --help'"),
+    (("trace", "summary", "old", "--top", "x"), 2, "--top is 'x', expected a whole number"),
+    (("measure", "--threads", "0"), 2, "--threads is 0, expected 1 or more"),
+    (
+        ("measure", "--suite", "quik"),
+        2,
+        "--suite is 'quik', expected one of quick, standard, full; did you mean quick?",
+    ),
+    (("plan", "shard", "gpt2"), 2, "--on is missing"),
+    (("estimate",), 2, "MODEL is missing\n  hint: mansard estimate [OPTIONS] MODEL; mansard estimate --help says more"),
+    (("trace", "summary", "a", "b"), 2, "got unexpected extra argument (b)"),
     (("flops", "atention"), 2, "one of attention"),
     (("validate", "--models", "lama"), 2, "one of llama"),
     (("estimate", "llama3.1-8b"), 2, "did you mean 'llama-3.1-8b'"),
@@ -110,7 +123,8 @@ def test_bad_input_is_one_error(folder, capfd, args, code, words):
     assert (got, out) == (code, "")
     assert words in err
     assert "Traceback" not in err
-    assert err.count("mansard: ") + err.count("Error: ") == 1
+    assert (err[:9], err.count("mansard: "), "Error" in err, "Usage" in err) == ("mansard: ", 1, False, False)
+    assert code != 2 or "\n  hint: " in err  # a wrong line has a next step
     assert [p.name for p in folder.iterdir()] == ["old"]
     assert (folder / "old").read_text() == "no document\n"
 

@@ -34,7 +34,8 @@ def called(capfd, *args):
 def test_a_wrong_line_is_one_document_with_json(capfd, args):
     code, out, err = called(capfd, *args)
     assert (code, out) == (2, "")
-    assert "Error: " in err
+    assert err.startswith("mansard: ")
+    assert "\n  hint: mansard " in err
     code, out, err = called(capfd, *args, "--json")
     error = json.loads(out)["error"]
     assert (code, err, error["code"]) == (2, "", "usage")

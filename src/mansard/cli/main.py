@@ -122,19 +122,13 @@ def _to_nowhere() -> None:
 
 def _refused(error: click.ClickException, args: list[str]) -> int:
     """Print what is wrong with the command line, as JSON where that was asked for, and return the exit code."""
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    try:
-        as_json = _wants_json(args)
-    except click.ClickException:  # of a line that cannot be read
-        as_json = False
-    if not as_json:
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
         with contextlib.suppress(OSError):  # nobody can be told
             error.show()
         return error.exit_code
-    hint = f"{context.command_path} --help" if context is not None else ""
-    with contextlib.suppress(BrokenPipeError):
-        click.echo(json.dumps({"error": {"code": "usage", "message": error.format_message(), "hint": hint}}))
-    return error.exit_code
+    from mansard.cli.usage_errors import in_our_form
+
+    return _explained(in_our_form(error), args)
 
 
 def _environment_error(error: OSError | MemoryError) -> Exception:
@@ -160,6 +154,8 @@ def _explained(error: Exception, args: list[str]) -> int:
         error = _environment_error(error)
     if not isinstance(error, MansardError):
         raise error
+    if error.exit_code == 2 and not error.hint:
+        error.hint = f"{_verb_of(args)} --help"
     if _wants_json(args) and not error.beside_output:
         with contextlib.suppress(BrokenPipeError):
             click.echo(json.dumps(error.to_dict()))
@@ -169,6 +165,24 @@ def _explained(error: Exception, args: list[str]) -> int:
             if error.hint:
                 click.echo(_fitted(f"  hint: {error.hint}"), err=True)
     return error.exit_code
+
+
+def _verb_of(args: list[str]) -> str:
+    """Return the words of a command line that name what was asked.
+
+    >>> _verb_of(["plan", "shard", "llama-3.1-8b"]), _verb_of(["--json"])
+    ('mansard plan shard', 'mansard')
+    """
+    words: list[str] = ["mansard"]
+    place: click.Command = cli
+    context = click.Context(cli, info_name="mansard")
+    for word in args:
+        found = place.get_command(context, word) if isinstance(place, click.Group) else None
+        if found is None:
+            break
+        words.append(word)
+        place = found
+    return " ".join(words)
 
 
 def _fitted(text: str) -> str:
@@ -192,6 +206,9 @@ def _wants_json(args: list[str]) -> bool:
     if args[:1] == ["run"]:
         from mansard.cli.run import command
 
-        context = command.make_context("run", args[1:], resilient_parsing=True)
+        try:
+            context = command.make_context("run", args[1:], resilient_parsing=True)
+        except click.ClickException:  # of a line that cannot be read
+            return False
         return bool(context.params.get("as_json"))
     return "--json" in args[: args.index("--")] if "--" in args else "--json" in args

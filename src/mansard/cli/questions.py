@@ -26,9 +26,7 @@ def once(command: click.Command) -> click.Command:
                 single = isinstance(param, click.Option) and not (param.multiple or param.is_flag or param.count)
                 if single and order.count(param) > 1:
                     name = max(param.opts, key=len)
-                    raise click.UsageError(
-                        f"Option {name!r} is given {order.count(param)} times; it takes one value.", ctx
-                    )
+                    raise click.UsageError(f"{name} is given {order.count(param)} times, expected one value", ctx)
             return options, rest, order
 
         parser.parse_args = parse_args  # type: ignore[method-assign]
@@ -77,6 +75,9 @@ class Questions(click.Group):
             import difflib
 
             near = difflib.get_close_matches(name, self.questions, n=1)
+            options = [o for p in self.get_params(ctx) for o in p.opts]
+            if f"--{name}" in options:
+                near = [f"--{name}" if ctx.parent is None or name != "help" else f"{ctx.command_path} --help"]
             hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(self.questions)}"
             ctx.fail(f"no such {self.noun} {name!r}{hint}")
         return super().resolve_command(ctx, args)
