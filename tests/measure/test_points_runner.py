@@ -1,4 +1,4 @@
-"""Runs of real worker processes whose benchmarks fail, crash and hang as they are told."""
+"""Runs whose benchmarks fail, crash and hang as they are told: in real processes, or in this one where that is the same."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ import io
 import json
 import sys
 import textwrap
+import time
 from dataclasses import replace
 
 import pytest
 
 from mansard.core import Demand
+from mansard.core.document import to_jsonable
 from mansard.core.errors import InputError, UsageError
+from mansard.core.unknown import Unknown
 from mansard.measure.points import runner as runner_module
+from mansard.measure.points import worker
 from mansard.measure.points.assemble import result_of
-from mansard.measure.points.benchmark import Waived, Where, Work
+from mansard.measure.points.benchmark import Check, Prepared, Waived, Where, Work
 from mansard.measure.points.effort import spread
 from mansard.measure.points.output import COLUMNS, Writer, points_left, read_detailed, summary_text
-from mansard.measure.points.process import WorkerLostError
+from mansard.measure.points.process import OrderFailedError, WorkerLostError
 from mansard.measure.points.result import Point, State
 from mansard.measure.points.runner import Effort, Runner, Setting, Taken, batches, key_of, plan_hash
 from mansard.measure.points.session import exit_code
@@ -85,9 +89,52 @@ class Told:
             return Waived(reason="needs a device", missing="device")
         return None
 
+    def prepare(self, params, impl, where):
+        """Make a point ready in this process; `WORKER` has what takes a process with it."""
+        if params["how"] == "raises":
+            raise ValueError("no such shape\nand more")
+        with open(params["log"], "a") as stream:
+            stream.write(f"{Here.number} {params['name']}\n")
+        return Prepared(
+            run=lambda count: time.sleep(1e-4 * count), verify=lambda: Check(error_ratio=0.0, against="nothing"),
+            count_by_compiler=lambda: Unknown("nothing is compiled"),
+        )  # fmt: skip
+
+
+class Here:
+    """A worker without a process of its own, for all that does not end a process: a real one takes a second to start."""
+
+    number = 0
+
+    def __init__(self, cpus, flags=None, command=None):
+        assert command != ("false",), "no worker is needed"
+        Here.number += 1
+        self.server = worker.Server()
+
+    def ask(self, op, *, limit_s, meanwhile=None, **arguments):
+        order = json.loads(json.dumps(to_jsonable({"op": op, **arguments})))
+        answer = json.loads(json.dumps(to_jsonable(worker.reply_to(self.server, order))))
+        if "error" in answer:
+            raise OrderFailedError(answer["error"])
+        return answer["ok"]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_error):
+        return None
+
 
 @pytest.fixture
-def setting(tmp_path, monkeypatch, machine):
+def setting(processes, monkeypatch):
+    monkeypatch.setattr(runner_module, "Worker", Here)
+    monkeypatch.setattr(worker, "benchmark_named", lambda name: Told())
+    monkeypatch.setattr(worker, "floor_of", lambda _call: 1e-6)
+    return processes
+
+
+@pytest.fixture
+def processes(tmp_path, monkeypatch, machine):
     monkeypatch.setattr(runner_module, "benchmark_named", lambda name: Told())
     script = tmp_path / "told.py"
     script.write_text(WORKER)
@@ -117,11 +164,11 @@ def by_name(results):
     return {r.point.name: r for r in results}
 
 
-def test_failures_do_not_lose_the_others(setting, tmp_path):
+def test_failures_do_not_lose_the_others(processes, tmp_path):
     log = str(tmp_path / "log")
     ways = ("fine", "raises", "crash", "hang", "late_crash", "killed", "waived")
     points = [point(how, how, log=log) for how in ways] + [point("fine too", log=log)]
-    found = by_name(Runner(setting()).run(points))
+    found = by_name(Runner(processes()).run(points))
     assert {name: r.state for name, r in found.items()} == {
         "fine": State.DONE, "fine too": State.DONE, "waived": State.WAIVED, "raises": State.FAILED,
         "crash": State.FAILED, "hang": State.FAILED, "late_crash": State.FAILED, "killed": State.FAILED,
@@ -196,14 +243,14 @@ def test_a_process_gives_a_point_twice_its_limit_all_orders_together(setting):
                 raise WorkerLostError("no answer")
             return {}
 
-    worker, runner = Asked(), Runner(setting())
-    worker.limits = []
+    asked, runner = Asked(), Runner(setting())
+    asked.limits = []
     state = Taken(point=point("a"), benchmark=Told(), in_process_s=2.5)
-    runner._ask(worker, state, "window")
+    runner._ask(asked, state, "window")
     state.in_process_s = 100.0
     with pytest.raises(WorkerLostError):
-        runner._ask(worker, state, "finish")
-    assert worker.limits == [1.5, 1.0]  # 2 x 2 s less 2.5 s; never less than a second
+        runner._ask(asked, state, "finish")
+    assert asked.limits == [1.5, 1.0]  # 2 x 2 s less 2.5 s; never less than a second
     assert runner._doing == "after its samples, while its result was checked"
 
 

@@ -193,7 +193,7 @@ def test_the_interval_covers_the_middle_of_many_runs():
     # Each run: a drift of 1.75 %, five processes shifted by 1 % each, twenty samples with 1 % of noise. The truth is 1.
     rng = np.random.default_rng(5)
     covered = 0
-    runs = 200
+    runs = 120
     for _ in range(runs):
         run = 0.0175 * rng.standard_normal()
         shifts = np.exp(run + 0.01 * rng.standard_normal(5))

@@ -192,7 +192,8 @@ class Runner:
         one = self._call_s(state) or 0.0
         least = max(3 * effort.processes * effort.rounds, int(state.point.params.get("num_runs") or 0))
         calls = one * (least + 8 * effort.processes)
-        fixed = effort.processes * (expect.START_S.get(state.point.backend, 0.5) / 4.0 + effort.warmup_s / 2.0)
+        ready = state.work.planned.prepare_s if state.work is not None and state.work.planned is not None else 0.0
+        fixed = effort.processes * (expect.START_S.get(state.point.backend, 0.5) / 4.0 + effort.warmup_s / 2.0 + ready)
         return min(max(calls, effort.budget_s) + fixed, 2.0 * effort.point_limit_s)
 
     def _keep(self, result: Result) -> None:
@@ -495,7 +496,8 @@ class Runner:
         # Where an empty call is no part of the time, a slope says nothing new and costs many calls; a chain compiles as long as
         # the point did, and once more in each process.
         worth = float(ready["floor_s"]) > FLOOR_SEEN * float(ready["call_s"])
-        if ready["has_chain"] and worth and float(ready["compile_s"]) <= self._set.effort.most_s:
+        fits = float(ready["compile_s"]) <= self._set.effort.most_s and not self._spent()
+        if ready["has_chain"] and worth and fits:
             answer = self._ask(worker, state, "slope", most_s=max(1.0, self._set.effort.budget_s))
             if answer is None:
                 return
