@@ -137,7 +137,8 @@ def test_narrower_types_are_never_slower(slug: str) -> None:
 def test_f16_and_bf16_are_equal_where_both_accumulate_in_f32(slug: str) -> None:
     rates = {p.dtype: p.flop_per_s for p in SKUS[slug].peaks if p.engine == "matrix" and p.accumulate == "f32"}
     if "f16" in rates and "bf16" in rates:
-        assert rates["f16"] == rates["bf16"]
+        # The first CDNA multiplies bf16 at half of that rate: 92.3 and 184.6 TFLOP/s.
+        assert rates["f16"] == (2.0 * rates["bf16"] if slug == "mi100" else rates["bf16"])
 
 
 def test_identities_are_unique() -> None:
