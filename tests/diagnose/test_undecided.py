@@ -63,7 +63,7 @@ def test_unknown_and_far_below_are_told_apart() -> None:
     found = diagnose_run(build.run_of(steps), build.two_core_machine(), program="train.py")
     # of 91 ms: 80 are undecided (88 %), 20 far below (22 %), 60 not known (66 %), 11 compute (12 %)
     assert found.verdict.sentence == (
-        "Undetermined: 88 % of a step, ahead of compute (12 %): 22 % runs far below its ceilings (first aten::add); the limit of 66 % "
+        "Undetermined: 88 % of a step is open, ahead of compute (12 %): 22 % runs far below its ceilings (first aten::add); the limit of 66 % "
         "is not known (first custom::op): custom::op is not in the table."
     )
     alone = diagnose_run(build.run_of([build.Ran(build.MYSTERY, 60.0)]), build.two_core_machine(), program="train.py")

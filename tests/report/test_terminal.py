@@ -94,6 +94,9 @@ def test_unknown_and_implausible_are_marked(sample) -> None:
     assert any("suspects: dead code; no sync" in n for n in lines)
     # A sum with an unknown in it is a lower limit, not a total.
     assert "\u22651.00G" in next(n for n in lines if n.startswith("all operators"))
+    lines = render(dataclasses.replace(sample, operators=rows), width=80, encoding="ascii").splitlines()
+    assert ">=1.00G" in next(n for n in lines if n.startswith("all operators"))
+    assert len({len(n) for n in lines if n.startswith(("name ", "all operators"))}) == 1  # the columns stay in line
 
 
 def test_headline_says_why_a_figure_is_missing(sample) -> None:
@@ -210,6 +213,7 @@ def test_work_is_a_lower_bound_where_that_of_some_operators_is_not_known(sample)
     part = dataclasses.replace(sample, attributed_ratio=0.6, flop_per_step=3.45e11, bytes_per_step=0.0)
     text = " ".join(render(part, width=100).split())
     assert "\u2265345 GFLOP of matrix work, ? bytes" in text
+    assert ">=345 GFLOP of matrix work, ? bytes" in " ".join(render(part, width=100, encoding="ascii").split())
 
 
 def test_a_recording_without_steps_has_no_time_per_step(sample) -> None:

@@ -279,7 +279,7 @@ def _limits_not_known(case: Case, share_of_step: float, reason: str) -> str:
     if not others_in_it:
         return f"Undetermined: the limit of {format_ratio(share_of_step)} of a step{beside}{',' if beside else ''} {not_known}"
     of_it = format_ratio(stretched_s(case, rows) / case.account.step_s)
-    return f"Undetermined: {format_ratio(share_of_step)} of a step{beside}: {'; '.join(others_in_it)}; the limit of {of_it} {not_known}"
+    return f"Undetermined: {format_ratio(share_of_step)} of a step is open{beside}: {'; '.join(others_in_it)}; the limit of {of_it} {not_known}"
 
 
 def _why_idle(case: Case, idle_s: float) -> tuple[str, str]:
@@ -291,6 +291,12 @@ def _why_idle(case: Case, idle_s: float) -> tuple[str, str]:
             "something that is not in the file, such as another stream, a peer or a copy of another process"
         )
         return text, "the profiles of the other ranks, or one that records the waits of streams"
+    if case.facts.host_unseen:
+        text = (
+            f"the file holds {len(case.trace.op)} piece{'s' if len(case.trace.op) != 1 else ''} of device work, and next to nothing "
+            "of what the host did meanwhile: whether the host was late, or events are missing, it does not tell"
+        )
+        return text, "a whole profile of some steps, with operators and Python functions of the host (with_stack=True, or nsys --trace=osrt)"
     return "nothing runs, and nothing recorded tells why", "a profile with runtime calls and operators of the host"
 
 

@@ -66,7 +66,8 @@ def render(
     return text.translate(_TO_ASCII) if ascii_only else text
 
 
-_TO_ASCII = {0x2013: "-", 0x2026: ".", 0x2265: ">", 0x00B7: ".", 0x00D7: "x"}
+#: Signs of one column; the wider `>=` is written before lines are laid out.
+_TO_ASCII = {0x2013: "-", 0x2026: ".", 0x00B7: ".", 0x00D7: "x"}
 
 
 def _text(

@@ -50,12 +50,12 @@ def _cells(page: Page, row: OperatorRow, step_s: float) -> dict[str, str]:
     }
 
 
-def _sum_cells(rows: tuple[OperatorRow, ...], step_s: float) -> dict[str, str]:
+def _sum_cells(page: Page, rows: tuple[OperatorRow, ...], step_s: float) -> dict[str, str]:
     """Return the cells of a summary row; a sum over figures of which some are not known is a lower limit."""
     time_s = math.fsum(r.time_s for r in rows)
     sums = [total_of([getattr(r, name) for r in rows]) for name in ("flop", "bytes", "headroom_s")]
     flop, size, headroom = (
-        "?" if missing and not value else ("\u2265" if missing else "") + compact(write(value), unit)
+        "?" if missing and not value else (page.at_least if missing else "") + compact(write(value), unit)
         for (value, missing), write, unit in zip(
             sums, (format_flop, format_bytes, format_s), ("FLOP", "B", ""), strict=True
         )
@@ -107,7 +107,7 @@ def operators(page: Page, d: Diagnosis) -> None:
     others = d.operators[len(shown) :]
     cells = [_cells(page, row, d.step.median_s) for row in shown]
     sums = [(f"{len(others)} others", others), ("all operators", d.operators)]
-    summed = [(title, _sum_cells(rows, d.step.median_s)) for title, rows in sums if rows]
+    summed = [(title, _sum_cells(page, rows, d.step.median_s)) for title, rows in sums if rows]
     gap = 2 if page.width >= 100 else 1
     names = [page.clean(name) for name in distinct_names(shown)]
     longest = max((cell_len(n) for n in names), default=0)

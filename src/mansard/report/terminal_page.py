@@ -80,6 +80,11 @@ class Page:
         """Columns of the page."""
         return self.console.width
 
+    @property
+    def at_least(self) -> str:
+        """The sign before a lower limit."""
+        return ">=" if self.ascii_only else "\u2265"
+
     def clean(self, text: object) -> str:
         """Return foreign text without anything that a terminal would obey."""
         return clean(text, ascii_only=self.ascii_only)
@@ -110,7 +115,7 @@ class Page:
         lead = first[: len(first) - len(first.lstrip(" "))] if rest else first
         hang = rest or " " * cell_len(first)
         room = max(10, self.width - max(cell_len(hang), cell_len(lead)))
-        body = Text.assemble(label, (text, style)).wrap(self.console, room)
+        body = Text.assemble(label, (text.replace("\u2265", self.at_least), style)).wrap(self.console, room)
         shown = list(body)[: lines or None]
         if len(shown) < len(body):
             shown[-1] = _cut_at_a_word(shown[-1], max(4, room - 6))

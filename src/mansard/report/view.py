@@ -26,6 +26,8 @@ _LINE_LENGTH, _NAME_LENGTH = 240, 28
 #: Kinds of time and of bound that have a colour of their own.
 COLOURS = frozenset((*SHARE_KINDS, "undetermined"))
 
+#: Operators that are printed; the style sheet hides the rest.
+ON_PAPER = 40
 #: A step that is longer than the recorded ones by this ratio is not theirs.
 SAME_STEP = 1.02
 #: Findings that make every figure of a run less sure; they stand beside the verdict.
@@ -160,6 +162,9 @@ class View:
             "findings_more": self._more(len(self.d.findings)),
             "ceilings": self._ceilings(),
             "ceilings_more": self._more(len(self.d.ceilings), "ceilings.json"),
+            "operators_on_paper": f"On paper: {ON_PAPER} of {many} operators, in the order of the page. The page and the document have all."
+            if (many := len(self.d.operators)) > ON_PAPER
+            else "",
             "ceilings_on_paper": self._ceilings_on_paper(),
             "receipt": [
                 (self._line(name), self._prose(text))

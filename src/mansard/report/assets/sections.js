@@ -241,8 +241,12 @@ var mansardSections = (function () {
   function later(host, draw) { waiting.push({ host: host, draw: draw }); }
   function drawNow(item) { if (waiting.indexOf(item) < 0) { return; } waiting.splice(waiting.indexOf(item), 1); drawn.push(item); item.width = item.host.clientWidth; item.draw(); }
   function all() { waiting.slice().forEach(function (item) { if (item.host.clientWidth) { drawNow(item); } }); }
+  // On paper a chart is no taller than a page: one that is would be moved to the next, and cut there.
   function again(item) {
-    item.host.style.width = mansardTheme.isPrinting() ? "690px" : "";
+    var paper = mansardTheme.isPrinting();
+    if (item.tall === undefined) { item.tall = item.host.style.height; }
+    item.host.style.width = paper ? "690px" : "";
+    item.host.style.height = paper && parseFloat(item.tall) > 880 ? "880px" : item.tall;
     item.width = item.host.clientWidth;
     if (item.width) { item.draw(); }
   }
