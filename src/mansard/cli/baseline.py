@@ -8,9 +8,16 @@ from typing import Any
 
 import click
 
-from mansard.cli.history_options import FORMS, limit_options, limits_of, store_option, write_output
-
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+from mansard.cli import options as shared
+from mansard.cli.history_options import (
+    form_option,
+    label_option,
+    limit_options,
+    limits_of,
+    store_option,
+    tolerance_option,
+    write_output,
+)
 
 
 @click.group("baseline", short_help="Keep results and name what later ones are compared with.")
@@ -62,9 +69,9 @@ def _offered(name: str, files: tuple[Path, ...], options: dict[str, Any]) -> int
 
 def _offer_options(function: Any) -> Any:
     for option in (
-        _JSON,
+        shared.as_json,
         limit_options,
-        click.option("--label", "labels", multiple=True, metavar="COMPONENT=VALUE", help="What FILE does not tell: zone=a, image=..."),
+        label_option,
         click.option("--accept", metavar="REASON", help="Make FILE the baseline whatever the comparison says; kept with the reason."),
         store_option,
     ):  # fmt: skip
@@ -76,7 +83,7 @@ def _offer_options(function: Any) -> Any:
 @click.argument("name")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @_offer_options
-@click.option("--form", type=click.Choice(FORMS), default="auto", help="What wrote FILE. [default: told by content]")
+@form_option
 def add(name: str, files: tuple[Path, ...], **options: Any) -> int:
     """Offer results to the baseline NAME.
 
@@ -92,7 +99,7 @@ def add(name: str, files: tuple[Path, ...], **options: Any) -> int:
     "--as", "name", metavar="NAME", help="Offer it to this baseline; without it the results are kept in the history."
 )
 @_offer_options
-@click.option("--form", type=click.Choice(FORMS), default="auto", help="What wrote FILE. [default: told by content]")
+@form_option
 def import_(files: tuple[Path, ...], name: str | None, **options: Any) -> int:
     """Take in results of other programs, or an archive of `baseline export`.
 
@@ -136,7 +143,7 @@ def import_(files: tuple[Path, ...], name: str | None, **options: Any) -> int:
 @command.command("list")
 @store_option
 @click.option("--records", is_flag=True, help="Every result of the history instead of the baselines.")
-@_JSON
+@shared.as_json
 def list_(store_at: str | None, records: bool, as_json: bool) -> int:
     """List the baselines of the store, or its results."""
     from mansard.core.document import dumps, header
@@ -172,7 +179,7 @@ def list_(store_at: str | None, records: bool, as_json: bool) -> int:
 @command.command("show")
 @click.argument("name")
 @store_option
-@_JSON
+@shared.as_json
 def show(name: str, store_at: str | None, as_json: bool) -> int:
     """Show the results of a baseline with their states and reasons."""
     from mansard.core.document import dumps
@@ -190,9 +197,9 @@ def show(name: str, store_at: str | None, as_json: bool) -> int:
 @click.option(
     "--metric", default="*", show_default=True, metavar="GLOB", help="Which figures: step_time_s, gemm*/time_s."
 )
-@click.option("--tolerance", default="2 %", show_default=True, help="The smallest relative change that matters.")
+@tolerance_option
 @store_option
-@_JSON
+@shared.as_json
 def trend(name: str | None, metric: str, tolerance: str, store_at: str | None, as_json: bool) -> int:
     """Show how figures changed over the history, or over the results of the baseline NAME.
 
@@ -216,7 +223,7 @@ def trend(name: str | None, metric: str, tolerance: str, store_at: str | None, a
 @command.command("rm")
 @click.argument("name")
 @store_option
-@_JSON
+@shared.as_json
 def rm(name: str, store_at: str | None, as_json: bool) -> int:
     """Forget the baseline NAME; its results stay in the history."""
     from mansard.core.document import dumps, header
@@ -239,9 +246,9 @@ def rm(name: str, store_at: str | None, as_json: bool) -> int:
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to a file instead of stdout."
 )
-@click.option("--force", is_flag=True, help="Replace the output if it exists.")
+@shared.force
 @store_option
-@_JSON
+@shared.as_json
 def export(name: str, output: Path | None, force: bool, store_at: str | None, as_json: bool) -> int:
     """Write a baseline with its raw documents as one JSON file, for `baseline import` elsewhere."""
     from mansard.core.document import dumps, header

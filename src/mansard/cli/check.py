@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mansard.cli.history_options import FORMS, records_at, store_option, write_output
+from mansard.cli import options as shared
+from mansard.cli.history_options import form_option, label_option, records_at, store_option, write_output
 
 if TYPE_CHECKING:
     from mansard.history.check import Check
@@ -25,14 +26,12 @@ _OUTPUTS = ("markdown", "junit", "annotations", "benchmark-action-smaller", "ben
 @click.option("--baseline", metavar="NAME", help="A baseline of the store, to compare with.")
 @click.option("--baseline-file", type=click.Path(path_type=Path), help="A result or folder of runs instead of a name.")
 @store_option
-@click.option(
-    "--label", "labels", multiple=True, metavar="COMPONENT=VALUE", help="What FILE does not tell: zone=a, image=..."
-)
-@click.option("--form", type=click.Choice(FORMS), default="auto", help="What wrote FILE. [default: told by content]")
+@label_option
+@form_option
 @click.option("--as", "outputs", multiple=True, metavar="FORM[=FILE]",
               help=f"Also write as one of {', '.join(_OUTPUTS)}; without FILE on stdout instead of the text.")  # fmt: skip
-@click.option("--force", is_flag=True, help="Replace outputs that exist.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@shared.force_all
+@shared.as_json
 def command(file: Path, **options: Any) -> int:
     """Hold FILE against the rules: absolute targets such as a share of the ceiling, and limits relative to a baseline.
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mansard.cli.history_options import FORMS, limit_options, limits_of, records_at, write_output
+from mansard.cli import options as shared
+from mansard.cli.history_options import form_option, limit_options, limits_of, records_at, write_output
 
 if TYPE_CHECKING:
     from mansard.history.compare import Comparison, Limits
@@ -23,13 +24,11 @@ if TYPE_CHECKING:
     "--rounds", type=click.IntRange(min=5), default=20, show_default=True, help="How often each program is run."
 )
 @limit_options
-@click.option(
-    "--form", type=click.Choice(FORMS), default="auto", help="What wrote the files. [default: told by content]"
-)
+@form_option
 @click.option("--markdown", is_flag=True, help="Print a markdown table.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to a file.")
-@click.option("--force", is_flag=True, help="Replace the output if it exists.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@shared.force
+@shared.as_json
 def command(baseline: Path | None, candidate: Path | None, **options: Any) -> int:
     """Compare two results: A is the baseline, B the candidate. A folder is several runs of the same benchmarks.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mansard.cli import options as shared
 from mansard.cli.diagnose_options import question_options
 from mansard.core.errors import UsageError
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     "--target", "targets", multiple=True, metavar="LIMIT", help='Such as "share >= 0.6": exit 1 where it is missed.'
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the JSON document.")
-@click.option("--force", is_flag=True, help="Replace the output if it exists.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@shared.force
+@shared.as_json
 @click.option("--jobs", type=click.IntRange(min=1), help="Profiles of ranks at a time; default: one for each CPU.")
 @click.option(
     "--engine", type=click.Choice(("local", "ray")), default="local", show_default=True, help="Where many are read."

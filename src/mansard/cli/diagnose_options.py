@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from mansard.cli import options as shared
+
 if TYPE_CHECKING:
     from mansard.diagnose.asked import Asked
 
 F = TypeVar("F", bound=Callable[..., Any])
-_MATCHES = ("auto", "exact", "contains", "startswith", "glob", "regex")
 _COUNT = click.IntRange(min=1)
 
 _PLACE = (
     click.option("--region", metavar="NAME", help="One range instead of the whole profile."),
     click.option("--occurrence", type=int, default=1, show_default=True, help="Which one, from 1."),
-    click.option("--match", type=click.Choice(_MATCHES), default="auto", show_default=True, help="How NAME is compared."),
+    shared.match,
     click.option("--all-threads", is_flag=True, help="Count work that other threads launched during the region."),
-    click.option("--marker", metavar="NAME", help="The range that marks a step."),
-    click.option("--trim", nargs=2, metavar="A B", help='Window: seconds, or with a unit ("300 ms"); from the start of the capture.'),
-    click.option("--device", "--device-id", "device", type=click.IntRange(min=0), help="This device alone."),
+    shared.marker,
+    shared.trim,
+    shared.device,
     click.option("--memory-limit", metavar="SIZE", help='Refuse what needs more memory, such as "8 GB".'),
 )  # fmt: skip
 _MACHINE = (
@@ -45,10 +46,10 @@ _WORK = (
     click.option("--seq", type=_COUNT, help="With a model: tokens per sequence."),
     click.option("--context", type=_COUNT, help="With a model: keys each new token of a decode step sees."),
     click.option("--accumulation", type=_COUNT, help="Micro-batches per optimizer step."),
-    click.option("--recompute", type=click.Choice(["none", "selective", "full"]), default="none", show_default=True),
+    shared.recompute,
     *(click.option(f"--{n}", type=_COUNT, default=1, help=f"With a model: {w}-parallel ranks.")
       for n, w in (("tp", "tensor"), ("pp", "pipeline"), ("dp", "data"), ("ep", "expert"), ("cp", "context"))),
-    click.option("--dtype", help="Element type of the matrix work, such as bf16."),
+    shared.work_dtype,
     click.option("--weights", help="With a model: type the matrices are stored in."),
     click.option("--kv", help="With a model: type of the cache."),
     click.option("--facts", type=click.Path(path_type=Path), metavar="FACTS.json", help="What no recording tells: padding, tokens of experts, offloading."),

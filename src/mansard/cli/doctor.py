@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from mansard.cli import options as shared
+
 #: Long enough for the 10 ms ticks of /proc/stat to say something.
 WINDOW_S = 1.0
 #: Load of others above which a measurement is only a lower bound.
@@ -21,7 +23,7 @@ QUIET_RATIO = 0.08
 )  # fmt: skip
 @click.option("--window", type=click.FloatRange(0.1, 60.0), default=WINDOW_S, show_default=True,
               help="Seconds to watch the load of others.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@shared.as_json
 def command(explicit: str | None, folders: tuple[Path, ...], window: float, as_json: bool) -> int:
     """Say which devices, clocks, caches, backends and launchers there are, how noisy the machine is, and what follows.
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mansard.cli import options as shared
+
 if TYPE_CHECKING:
     from mansard.predict.estimate import Request
 
@@ -17,38 +19,38 @@ _PHASES = ("train", "prefill", "decode", "mixed", "verify")
 @click.argument("model")
 @click.option("--on", metavar="MACHINE", help="Product of the catalogue, hardware file, or measured ceilings.json.")
 @click.option("--phase", type=click.Choice(_PHASES), help="Default: decode with --context, prefill with --seq alone.")
-@click.option("--batch", type=int, default=1, show_default=True, help="Sequences of all devices.")
-@click.option("--context", type=int, help="Keys each new token of a decode step sees, itself included.")
+@shared.batch
+@shared.context
 @click.option("--contexts", metavar="C:N,...", help="A distribution of contexts instead: length:sequences.")
-@click.option("--seq", type=int, help="Tokens per sequence in training, per prompt in prefill.")
+@shared.seq
 @click.option("--lengths", metavar="A,B,...", help="Training: packed sequences of one micro-batch.")
 @click.option("--cached", type=int, default=0, help="Prompt tokens that the prefix cache holds.  [default: 0]")
 @click.option("--chunk", type=int, help="Chunked prefill: new tokens of each prompt per pass.")
 @click.option("--prompts", type=int, default=1, show_default=True, help="Mixed: prompts beside the decode step.")
 @click.option("--drafted", type=int, help="Verify: tokens proposed per sequence.")
 @click.option("--acceptance", type=float, help="Verify: probability that a proposal is accepted.")
-@click.option("--tp", type=int, default=1, help="Tensor-parallel ranks.")
-@click.option("--pp", type=int, default=1, help="Pipeline ranks.")
-@click.option("--dp", type=int, default=1, help="Data-parallel ranks.")
-@click.option("--ep", type=int, default=1, help="Expert-parallel ranks, taken from tp, cp and dp.")
-@click.option("--cp", type=int, default=1, help="Context-parallel ranks.")
-@click.option("--zero", type=int, default=0, help="Training: what dp ranks shard (0 nothing .. 3 weights).")
-@click.option("--dtype", help="Type of activations and of what is not quantised.  [default: the model's]")
-@click.option("--weights", help="Type the matrices of the layers are stored in.  [default: as the checkpoint]")
-@click.option("--activations", help="Type activations are cast to for products with quantised weights.")
-@click.option("--kv", help="Type of the cache.  [default: the checkpoint's, else --dtype]")
+@shared.tp
+@shared.pp
+@shared.dp
+@shared.ep
+@shared.cp
+@shared.zero
+@shared.model_dtype
+@shared.weights
+@shared.activations
+@shared.kv
 @click.option("--micro-batch", type=int, help="Training: sequences of one micro-batch of one rank.")
-@click.option("--accumulation", type=int, help="Training: micro-batches per optimizer step.")
-@click.option("--recompute", type=click.Choice(["none", "selective", "full"]), default="none", show_default=True)
-@click.option("--optimizer", type=click.Choice(["adamw", "sgd", "sgd_momentum"]), default="adamw", show_default=True)
+@shared.accumulation
+@shared.recompute
+@shared.optimizer
 @click.option("--lora-rank", type=int, help="Training: adapters of this rank beside frozen weights.")
 @click.option("--mtp", is_flag=True, help="Training: multi-token-prediction layers too.")
 @click.option("--routing", type=click.Path(path_type=Path), help="JSON list: how often each expert was used.")
-@click.option("--tower-tokens", multiple=True, metavar="NAME=N", help="Tokens per sequence of a tower or encoder.")
-@click.option("--launch-cost", metavar="TIME", help='Fixed cost of one kernel, such as "3 us".')
+@shared.tower_tokens
+@shared.launch_cost
 @click.option("--launches-per-layer", type=int, help="Kernels per layer that cost it.  [default: those listed]")
-@click.option("--overlap", type=click.Choice(["full", "none"]), help="Messages hide behind kernels or not.")
-@click.option("--memory-fraction", type=float, default=1.0, help="Share of the memory that may be used.  [default: 1]")
+@shared.overlap
+@shared.memory_fraction
 @click.option("--scope", type=click.Choice(["core", "die", "device", "node"]), help="Scope that is one device.")
 @click.option("--measured-time", metavar="TIME", help='A measured time of the phase, such as "12.5 ms": MFU and HFU.')
 @click.option("--reported", metavar="RATE", help='Training: a reported rate such as "449 TFLOP/s": which convention?')
@@ -60,8 +62,8 @@ _PHASES = ("train", "prefill", "decode", "mixed", "verify")
 )
 @click.option("--sweep", multiple=True, metavar="KEY=A,B,C", help="A row per value; several make a grid.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the document (or a sweep as .csv).")
-@click.option("--force", is_flag=True, help="Replace the output if it exists.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@shared.force
+@shared.as_json
 def command(model: str, **options: Any) -> int:
     """Count what MODEL must consume, and how fast a machine can let it.
 

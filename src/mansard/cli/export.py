@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mansard.cli import options as shared
+
 if TYPE_CHECKING:
     from mansard.diagnose.profile import Question
 
@@ -25,9 +27,7 @@ _TABLES = ("operators", "parts", "advice", "ceilings", "points")
 @click.option(
     "--table", type=click.Choice(_TABLES), help="Which table csv and parquet write. [default: what the files are about]"
 )
-@click.option(
-    "--hardware", "--on", "hardware", metavar="NAME", help="The product a profile is of, if it does not tell."
-)
+@shared.product
 @click.option(
     "--ceilings",
     "ceilings_file",
@@ -42,8 +42,8 @@ _TABLES = ("operators", "parts", "advice", "ceilings", "points")
     show_default=True,
     help="Calls of a device that perfetto writes.",
 )
-@click.option("--force", is_flag=True, help="Replace outputs that exist.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
+@shared.force_all
+@shared.written_as_json
 def command(form: str, files: tuple[Path, ...], **options: Any) -> None:
     """Write FILES in another form.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from mansard.cli import options as shared
+
 _DIMENSIONS = (
     ("hidden_dim", "Hidden size h."),
     ("seq_len", "Tokens per sequence s."),
@@ -42,7 +44,7 @@ def _dimension_options(command: click.Command) -> click.Command:
 )  # fmt: skip
 @click.option("--causal", is_flag=True, help="Count the keys a causal mask shows, (s+1)/2 per query, instead of s.")
 @click.option("--gated", is_flag=True, help="The MLP has three matrices (SwiGLU, GeGLU).")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@shared.as_json
 def command(
     operation: str, multiplier: int, *, causal: bool, gated: bool, as_json: bool, **dimensions: int | None
 ) -> None:

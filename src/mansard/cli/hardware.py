@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from mansard.cli import options as shared
+
 if TYPE_CHECKING:
     from mansard.hardware.systems import System
 
@@ -21,7 +23,7 @@ def _common(function: F) -> F:
         "--hardware-dir", "folders", multiple=True, type=click.Path(path_type=Path),
         help="A hardware file or a folder of them; may be repeated. MANSARD_HARDWARE_PATH names more.",
     )  # fmt: skip
-    as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+    as_json = shared.as_json
     return folder(as_json(function))
 
 

@@ -18,6 +18,18 @@ FORMS = ("auto", "mansard", "nccl-tests", "nvbandwidth", "nvbench", "google-benc
          "accelerator-microbenchmarks")  # fmt: skip
 
 
+form_option = click.option(
+    "--form", type=click.Choice(FORMS), default="auto", metavar="FORM",
+    help=f"What wrote it: {', '.join(FORMS[1:])}. [default: told by content]",
+)  # fmt: skip
+label_option = click.option(
+    "--label", "labels", multiple=True, metavar="COMPONENT=VALUE", help="What FILE does not tell: zone=a, image=..."
+)
+tolerance_option = click.option(
+    "--tolerance", default="2 %", show_default=True, help="The smallest relative change that matters."
+)
+
+
 def store_option(function: F) -> F:
     """Add `--store`."""
     text = "SQLite file or postgresql:// URL. [default: MANSARD_STORE, else the user's data folder]"
@@ -27,7 +39,7 @@ def store_option(function: F) -> F:
 def limit_options(function: F) -> F:
     """Add what counts as a change."""
     for option in reversed((
-        click.option("--tolerance", default="2 %", show_default=True, help="The smallest relative change that matters."),
+        tolerance_option,
         click.option("--resolution", default="10 %", show_default=True, help="Same is said only if this would have been seen."),
         click.option("--floor", default="1 us", show_default=True, help="The smallest difference of a time that matters."),
         click.option(

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mansard.cli import options as shared
+
 if TYPE_CHECKING:
     from mansard.diagnose.profile import Question
 
@@ -16,9 +18,7 @@ if TYPE_CHECKING:
 @click.command("report", short_help="Turn results into one self-contained HTML page.")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True))
 @click.option("-o", "--output", default="report.html", show_default=True, help="Where to write the page; - is stdout.")
-@click.option(
-    "--hardware", "--on", "hardware", metavar="NAME", help="The product a profile is of, if it does not tell."
-)
+@shared.product
 @click.option(
     "--ceilings", "ceilings_file", type=click.Path(path_type=Path), help="Ceilings to judge profiles against."
 )
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     help="Write each chart also as a figure for a paper: one column wide, SVG, PNG and PDF.",
 )
 @click.option("--as", "figure_forms", default="svg,png,pdf", show_default=True, help="Forms of the figures.")
-@click.option("--force", is_flag=True, help="Replace outputs that exist.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
+@shared.force_all
+@shared.written_as_json
 def command(
     files: tuple[Path, ...],
     output: str,

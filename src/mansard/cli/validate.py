@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mansard.cli import options as shared
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -26,9 +28,9 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="Also write the document; `estimate --calibration` reads it.",
 )
-@click.option("--force", is_flag=True, help="Replace the output if it exists.")
+@shared.force
 @click.option("-v", "--verbose", is_flag=True, help="Every run.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@shared.as_json
 def command(
     runs: Path | None,
     models: str | None,

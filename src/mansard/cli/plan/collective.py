@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from mansard.cli import options as shared
 from mansard.cli.plan.fabric_options import fabric_from, fabric_options
 
 if TYPE_CHECKING:
@@ -20,15 +20,15 @@ SIZES = "4 KiB,1 MiB,64 MiB,1 GiB,8 GiB"
 )
 @click.argument("operation")
 @click.argument("shape")
-@click.option("--on", required=True, metavar="MACHINE", help="Product of the catalogue or hardware file.")
+@shared.on_network
 @click.option("--size", default=SIZES, show_default=True, metavar="SIZE,...", help="S, as NCCL counts it.")
 @click.option("--over", metavar="AXIS,...", help="Axes the group extends over: network, x,y, nvlink=4.  [default: all]")
 @click.option("--time", "seconds", metavar="TIME", help="Measured time, for one size.")
 @click.option("--busbw", metavar="RATE", help="Measured bus bandwidth instead, as NCCL's tests print it.")
 @fabric_options
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the document.")
-@click.option("--force", is_flag=True, help="Replace the output if it exists.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@shared.output
+@shared.force
+@shared.as_json
 def command(operation: str, shape: str, **options: Any) -> int:
     """Say what a collective takes at least on a network, by algorithm, and hold a measured time against that.
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mansard.cli import options as shared
+
 if TYPE_CHECKING:
     from mansard.core.unknown import Unknown
     from mansard.plan.disaggregate import Comparison
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command("disaggregate", short_help="Prefill and decode on workers of their own: does it pay?")
 @click.argument("model")
-@click.option("--on", required=True, metavar="DEVICE", help="Product, hardware file, or measured ceilings.json.")
+@shared.on_device
 @click.option("--prompt", type=int, required=True, help="Tokens of a prompt.")
 @click.option("--output", "answer", type=int, required=True, help="Tokens of an answer.")
 @click.option("--ttft", metavar="TIME", help='Limit of the mean time to first token, such as "300 ms".')
@@ -27,14 +29,14 @@ if TYPE_CHECKING:
 @click.option("--kv-rate", metavar="RATE", help="Link between workers, one device, one way.  [default: within a node]")
 @click.option("--prefill-share", type=float, default=1.0, help="Share of its bound a prefill reaches.  [default: 1]")
 @click.option("--decode-share", type=float, default=1.0, help="Share of its bound a decode step reaches.  [default: 1]")
-@click.option("--dtype", help="Type of activations and of what is not quantised.  [default: the model's]")
-@click.option("--weights", help="Type the matrices of the layers are stored in.  [default: as the checkpoint]")
-@click.option("--kv", help="Type of the cache.  [default: the checkpoint's, else --dtype]")
-@click.option("--memory-fraction", type=float, default=1.0, help="Share of the memory that may be used.  [default: 1]")
-@click.option("--usd-per-hour", type=float, help="Price of the device.")
+@shared.model_dtype
+@shared.weights
+@shared.kv
+@shared.memory_fraction
+@shared.usd_per_hour
 @click.option("-o", "output", type=click.Path(path_type=Path), help="Also write the document.")
-@click.option("--force", is_flag=True, help="Replace the output if it exists.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@shared.force
+@shared.as_json
 def command(model: str, **options: Any) -> int:
     """Compare xPyD splits of MODEL with engines that read and decode: goodput per device, and what the limits force.
 

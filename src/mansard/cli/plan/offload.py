@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from mansard.cli import options as shared
 
 if TYPE_CHECKING:
     from mansard.plan.offload import Bank, Rest, Routing
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 @click.option("--experts", type=int, help="Without MODEL: experts of a layer.")
 @click.option("--per-token", type=int, help="Without MODEL: experts of a layer that a token uses.")
 @click.option("--layers", type=int, help="Without MODEL: layers with experts.")
-@click.option("--link", "link_name", help="Link to the host by name.  [default: the host link of the product]")
+@shared.host_link
 @click.option("--link-rate", metavar="RATE", help='What the link copies when full, such as "418 GB/s".')
 @click.option("--observed-rate", metavar="RATE", help="Bandwidth that was seen during misses.")
 @click.option("--observed-misses", type=float, help="Misses that were counted, with --observed-time.")
@@ -38,15 +39,15 @@ if TYPE_CHECKING:
 @click.option("--host", metavar="CPU", help="The host processor by catalogue name: is it quicker than the link?")
 @click.option("--cpu-bandwidth", metavar="RATE", help="Memory bandwidth of the host instead.")
 @click.option("--cpu-peak", metavar="RATE", help='Peak of the host instead, such as "3 TFLOP/s".')
-@click.option("--tower-tokens", multiple=True, metavar="NAME=N", help="Tokens per sequence of a tower or encoder.")
-@click.option("--dtype", help="Type of activations and of what is not quantised.  [default: the model's]")
-@click.option("--weights", help="Type the matrices of the layers are stored in.  [default: as the checkpoint]")
-@click.option("--kv", help="Type of the cache.  [default: the checkpoint's, else --dtype]")
-@click.option("--memory-fraction", type=float, default=1.0, help="Share of the memory that may be used.  [default: 1]")
-@click.option("--usd-per-hour", type=float, help="Price of the device.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the document.")
-@click.option("--force", is_flag=True, help="Replace the output if it exists.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@shared.tower_tokens
+@shared.model_dtype
+@shared.weights
+@shared.kv
+@shared.memory_fraction
+@shared.usd_per_hour
+@shared.output
+@shared.force
+@shared.as_json
 def command(model: str | None, **options: Any) -> int:
     """Say what is left of a decode step when experts (or layers) of MODEL stay on the host.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from mansard.cli import options as shared
 
 if TYPE_CHECKING:
     from mansard.plan.remat import Copies, RematPlan
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.command("remat", short_help="Keep, recompute or offload each activation: time against memory.")
 @click.argument("model")
-@click.option("--on", required=True, metavar="DEVICE", help="Product, hardware file, or measured ceilings.json.")
+@shared.on_device
 @click.option("--seq", type=int, required=True, help="Tokens per sequence.")
 @click.option("--batch", type=int, default=1, show_default=True, help="Sequences of an optimizer step, all devices.")
 @click.option("--accumulation", type=int, help="Micro-batches per optimizer step.  [default: 1]")
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
 @click.option("--cp", type=int, default=1, help="Context-parallel ranks.  [default: 1]")
 @click.option("--ep", type=int, default=1, help="Expert-parallel ranks, taken from tp, cp and dp.  [default: 1]")
 @click.option("--zero", type=click.IntRange(0, 3), default=0, help="What dp ranks shard (0 nothing .. 3 weights).")
-@click.option("--optimizer", type=click.Choice(["adamw", "sgd", "sgd_momentum"]), default="adamw", show_default=True)
+@shared.optimizer
 @click.option("--dtype", help="Type of activations and weights.  [default: the model's]")
 @click.option("--budget", metavar="SIZE", help='What a device may hold, such as "60 GB".  [default: its memory]')
-@click.option("--memory-fraction", type=float, default=1.0, help="Share of the memory that may be used.  [default: 1]")
-@click.option("--link", "link_name", help="Link to the host by name.  [default: the host link of the product]")
+@shared.memory_fraction
+@shared.host_link
 @click.option("--link-rate", metavar="RATE", help='What it copies each way, such as "31 GB/s".')
 @click.option("--no-offload", is_flag=True, help="Nothing goes to the host.")
 @click.option(
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option("--points", type=int, default=40, show_default=True, help="How finely the front is searched.")
 @click.option("--framework", type=click.Choice(["jax", "torch", "both"]), default="both", show_default=True)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the document.")
-@click.option("--force", is_flag=True, help="Replace the output if it exists.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@shared.output
+@shared.force
+@shared.as_json
 def command(model: str, **options: Any) -> int:
     """Say which activations of MODEL to keep, to recompute and to offload, so that a step is fastest in its memory.
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mansard.cli import options as shared
+
 if TYPE_CHECKING:
     from mansard.plan.scale import ScaleModel
 
@@ -30,7 +32,7 @@ _PARTS = ("serial", "parallel", "parallel_share", "message", "link_rate", "alpha
 @click.option("--at", "at", metavar="N,N", help="These N instead of the powers of two.")
 @click.option("--efficiency", type=float, default=0.5, show_default=True, help="Name the last N above this.")
 @click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASCII alone.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@shared.as_json
 def command(file: Path | None, **options: Any) -> int:
     """Fit measured points, or add up parts, and say how far more devices help.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from mansard.cli import options as shared
 from mansard.cli.plan.fabric_options import fabric_from, fabric_options
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 @click.option("--zero", metavar="N,...", help="Only these stages: 0 nothing, 1 optimizer, 2 gradients, 3 weights.")
 @click.option("--recompute", metavar="A,...", help="Only these policies: none, selective, full.")
 @click.option("--uneven", is_flag=True, help="Layers need not divide over the stages.")
-@click.option("--optimizer", type=click.Choice(["adamw", "sgd", "sgd_momentum"]), default="adamw", show_default=True)
+@shared.optimizer
 @click.option("--kv", help="Serving: type of the cache.  [default: the checkpoint's, else the activations']")
 @click.option("--imbalance", type=float, default=1.0, help="Busiest over mean expert rank.  [default: 1]")
 @click.option("--overlap", type=click.Choice(["framework", "none", "full"]), default="framework", show_default=True)
@@ -56,11 +56,11 @@ if TYPE_CHECKING:
 @click.option("--tie", type=float, default=0.02, help="Plans that differ by less are a tie.  [default: 0.02]")
 @click.option("--top", type=click.IntRange(1, 50), default=5, show_default=True, help="Sets of ranks to show.")
 @fabric_options
-@click.option("--in-network", is_flag=True, help="Reduction in switches counts, as NVLS in nodes; --sharp implies it.")
+@shared.in_network
 @click.option("--usd-per-hour", type=float, help="Price of one device.  [default: the catalogue's]")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the document.")
-@click.option("--force", is_flag=True, help="Replace the output if it exists.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@shared.output
+@shared.force
+@shared.as_json
 def command(model: str, **options: Any) -> int:
     """Say how to divide MODEL over many devices: every plan is built, those that fit are timed, the best is shown.
 

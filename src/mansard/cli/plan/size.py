@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from mansard.cli import options as shared
 
 if TYPE_CHECKING:
     from mansard.plan.size import Job
@@ -22,21 +23,21 @@ if TYPE_CHECKING:
 @click.option("--seq", type=int, help="Training: tokens per sequence.")
 @click.option("--batch", type=int, help="Training: sequences per optimizer step.")
 @click.option("--run-tokens", metavar="N", help="Training: tokens of the whole run, such as 15T.")
-@click.option("--recompute", type=click.Choice(["none", "selective", "full"]), default="none", show_default=True)
-@click.option("--optimizer", type=click.Choice(["adamw", "sgd", "sgd_momentum"]), default="adamw", show_default=True)
-@click.option("--tower-tokens", multiple=True, metavar="NAME=N", help="Tokens per sequence of a tower or encoder.")
-@click.option("--dtype", help="Type of activations and of what is not quantised.  [default: the model's]")
-@click.option("--weights", help="Type the matrices of the layers are stored in.  [default: as the checkpoint]")
-@click.option("--kv", help="Type of the cache.  [default: the checkpoint's, else --dtype]")
+@shared.recompute
+@shared.optimizer
+@shared.tower_tokens
+@shared.model_dtype
+@shared.weights
+@shared.kv
 @click.option("--devices", type=int, help="Devices to use.  [default: the fewest that hold it]")
 @click.option("--most", type=int, default=4096, show_default=True, help="Devices at which the search gives up.")
 @click.option("--tp-most", type=int, help="Largest tensor-parallel group.  [default: the node, 8 where unknown]")
-@click.option("--memory-fraction", type=float, default=1.0, help="Share of the memory that may be used.  [default: 1]")
+@shared.memory_fraction
 @click.option("--usd-per-hour", multiple=True, metavar="[DEVICE=]USD", help="Price of one device.")
 @click.option("--by", type=click.Choice(["devices", "time", "cost"]), default="devices", show_default=True)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the document.")
-@click.option("--force", is_flag=True, help="Replace the output if it exists.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@shared.output
+@shared.force
+@shared.as_json
 def command(models: tuple[str, ...], **options: Any) -> int:
     """Say how many devices hold MODEL, how fast they can serve or train it, and what that costs.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mansard.cli import options as shared
 from mansard.cli.plan.fabric_options import fabric_from, fabric_options
 
 if TYPE_CHECKING:
@@ -16,26 +17,26 @@ if TYPE_CHECKING:
 
 @click.command("topology", short_help="Which slice shape, and which of its axes for which kind of parallelism.")
 @click.argument("shapes", nargs=-1, required=True)
-@click.option("--on", required=True, metavar="MACHINE", help="Product of the catalogue or hardware file.")
+@shared.on_network
 @click.option("--model", required=True, metavar="MODEL", help="config.json, its folder, or a shipped name.")
 @click.option("--phase", type=click.Choice(["train", "prefill", "decode"]), default="train", show_default=True)
-@click.option("--batch", type=int, default=1, show_default=True, help="Sequences of all devices.")
-@click.option("--seq", type=int, help="Tokens per sequence in training, per prompt in prefill.")
+@shared.batch
+@shared.seq
 @click.option("--context", type=int, help="Decode: keys each new token sees.")
-@click.option("--accumulation", type=int, help="Training: micro-batches per optimizer step.")
-@click.option("--recompute", type=click.Choice(["none", "selective", "full"]), default="none", show_default=True)
+@shared.accumulation
+@shared.recompute
 @click.option(
     "--zero", type=click.IntRange(0, 3), default=3, show_default=True, help="Training: what data ranks shard."
 )
-@click.option("--dtype", help="Type of activations and of what is not quantised.  [default: the model's]")
+@shared.model_dtype
 @click.option("--dp", type=int, help="Data-parallel (FSDP) ranks, expert axes apart.  [default: any]")
 @click.option("--tp", type=int, help="Tensor-parallel ranks.  [default: any]")
 @click.option("--ep", type=int, help="Ranks on expert axes.  [default: any]")
 @click.option("--cp", type=int, help="Context-parallel ranks.  [default: any]")
 @click.option("--kinds", metavar="A,B", help="Only these of data, tensor, expert, context.")
 @fabric_options
-@click.option("--in-network", is_flag=True, help="Reduction in switches counts, as NVLS in nodes; --sharp implies it.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@shared.in_network
+@shared.as_json
 def command(shapes: tuple[str, ...], **options: Any) -> int:
     """Compare SHAPES for a model, and say which axis should carry which kind of parallelism, and why.
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
+
+from mansard.cli import options as shared
 
 
 @click.command("whatif", short_help="One ceiling changed: which part of the step moves.")
@@ -15,27 +16,27 @@ import click
     "--set", "changes", multiple=True, metavar="RESOURCE=VALUE", help="Such as hbm=2x, bf16=+50%, network=off."
 )
 @click.option("--phase", type=click.Choice(["train", "prefill", "decode"]), help="Default: as mansard estimate.")
-@click.option("--batch", type=int, default=1, show_default=True, help="Sequences of all devices.")
-@click.option("--context", type=int, help="Keys each new token of a decode step sees, itself included.")
-@click.option("--seq", type=int, help="Tokens per sequence in training, per prompt in prefill.")
-@click.option("--tp", type=int, default=1, help="Tensor-parallel ranks.")
-@click.option("--pp", type=int, default=1, help="Pipeline ranks.")
-@click.option("--dp", type=int, default=1, help="Data-parallel ranks.")
-@click.option("--ep", type=int, default=1, help="Expert-parallel ranks, taken from tp, cp and dp.")
-@click.option("--cp", type=int, default=1, help="Context-parallel ranks.")
-@click.option("--zero", type=int, default=0, help="Training: what dp ranks shard (0 nothing .. 3 weights).")
-@click.option("--accumulation", type=int, help="Training: micro-batches per optimizer step.")
-@click.option("--recompute", type=click.Choice(["none", "selective", "full"]), default="none", show_default=True)
-@click.option("--tower-tokens", multiple=True, metavar="NAME=N", help="Tokens per sequence of a tower or encoder.")
-@click.option("--dtype", help="Type of activations and of what is not quantised.  [default: the model's]")
-@click.option("--weights", help="Type the matrices of the layers are stored in.  [default: as the checkpoint]")
-@click.option("--activations", help="Type activations are cast to for products with quantised weights.")
-@click.option("--kv", help="Type of the cache.  [default: the checkpoint's, else --dtype]")
-@click.option("--launch-cost", metavar="TIME", help='Fixed cost of one kernel, such as "3 us".')
-@click.option("--overlap", type=click.Choice(["full", "none"]), help="Messages hide behind kernels or not.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the document.")
-@click.option("--force", is_flag=True, help="Replace the output if it exists.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@shared.batch
+@shared.context
+@shared.seq
+@shared.tp
+@shared.pp
+@shared.dp
+@shared.ep
+@shared.cp
+@shared.zero
+@shared.accumulation
+@shared.recompute
+@shared.tower_tokens
+@shared.model_dtype
+@shared.weights
+@shared.activations
+@shared.kv
+@shared.launch_cost
+@shared.overlap
+@shared.output
+@shared.force
+@shared.as_json
 def command(model: str, **options: Any) -> int:
     """Change ceilings of a machine and say which part of a step moves and which does not.
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from mansard.cli import options as shared
+
 if TYPE_CHECKING:
     from mansard.trace.many import Progress as FilesProgress
     from mansard.trace.timeline import Kind, Timeline
@@ -23,10 +25,10 @@ def file_options(function: F) -> F:
     """Add FILE, --trim, --device, --memory-limit and --json."""
     for decorate in reversed((
         click.argument("file", type=click.Path(path_type=Path)),
-        click.option("--trim", nargs=2, metavar="A B", help='Window: seconds, or with a unit ("300 ms"); from the start of the capture.'),
-        click.option("--device", "--device-id", "device", type=click.IntRange(min=0), help="This device alone."),
+        shared.trim,
+        shared.device,
         click.option("--memory-limit", metavar="SIZE", help='Leave out host events, or refuse, what needs more memory, such as "8 GB".'),
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
+        shared.as_json,
     )):  # fmt: skip
         function = decorate(function)
     return function

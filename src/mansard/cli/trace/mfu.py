@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mansard.cli import options as shared
 from mansard.cli.trace.common import file_options, ncu_option
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ _CONVENTION = {
     "--match",
     "--match-mode",
     "match",
-    type=click.Choice(["auto", "exact", "contains", "startswith", "glob", "regex"]),
+    type=click.Choice(shared.MATCHES),
     default="auto",
     show_default=True,
     help="How the name is compared.",
@@ -87,10 +88,10 @@ _CONVENTION = {
     "--recompute", type=click.Choice(["none", "selective", "full"]), help="Activations recomputed in backward."
 )
 @click.option("--gpus", "--num-gpus", "gpus", type=int, help="Devices that take part; must be what the profile shows.")
-@click.option("--dtype", help="Element type of the matrix work, such as bf16.")
+@shared.work_dtype
 @click.option("--peak", metavar="RATE", help='Dense peak of one device, "989 TFLOP/s"; wins over the catalogue.')
-@click.option("--peak-tflops", type=float, help="The same as a plain number of TFLOP/s.")
-@click.option("--hardware", metavar="NAME", help="The product, where the file does not tell.")
+@shared.peak_tflops
+@shared.hardware
 def command(**options: Any) -> int:
     """MFU of one occurrence of a region: FLOP over wall time x devices x dense peak, and its cross-checks.
 

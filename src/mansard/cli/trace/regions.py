@@ -6,19 +6,19 @@ from typing import Any
 
 import click
 
+from mansard.cli import options as shared
 from mansard.cli.trace.common import file_options
 
 
 @click.command("regions", short_help="Marked ranges and the device work they launched.")
 @file_options
 @click.option("--region", "--name", "region", metavar="NAME", help="Only ranges with this name.")
-@click.option("--match", type=click.Choice(["auto", "exact", "contains", "startswith", "glob", "regex"]), default="auto",
-              show_default=True, help="How the name is compared.")  # fmt: skip
+@shared.match
 @click.option("--exact-names", is_flag=True, help="Keep the numbers that PyTorch adds to names.")
 @click.option("--operators", is_flag=True, help="The framework's operations count as ranges too.")
 @click.option("--each", is_flag=True, help="One row for each range instead of each name, by start; needs --region.")
 @click.option("--thread", metavar="TID", help="Only ranges of this thread.")
-@click.option("--limit", type=click.IntRange(min=1), default=40, show_default=True, help="Rows of the text.")
+@shared.rows
 def command(**options: Any) -> int:
     """List the ranges of FILE: time on the CPU, and the device work that calls inside them launched.
 

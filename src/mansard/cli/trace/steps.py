@@ -6,14 +6,14 @@ from typing import Any
 
 import click
 
+from mansard.cli import options as shared
 from mansard.cli.trace.common import file_options
 
 
 @click.command("steps", short_help="Steps, from markers or from the period of the kernels.")
 @file_options
 @click.option("--marker", metavar="NAME", help="The range that marks a step; without it one is looked for.")
-@click.option("--match", type=click.Choice(["auto", "exact", "contains", "startswith", "glob", "regex"]), default="auto",
-              show_default=True, help="How the name is compared.")  # fmt: skip
+@shared.match
 def command(**options: Any) -> int:
     """Find the steps of FILE. That none were found is an answer, with exit code 0.
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import click
 
+from mansard.cli import options as shared
 from mansard.cli.trace.common import file_options
 
 
 @click.command("streams", short_help="Time of each stream, and kernels at once.")
 @file_options
-@click.option("--limit", type=click.IntRange(min=1), default=40, show_default=True, help="Rows of the text.")
+@shared.rows
 def command(**options: Any) -> int:
     """Say what each stream of FILE did: kernels, their sum and union, copies, span; and how many kernels ran at once.
 

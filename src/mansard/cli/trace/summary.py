@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from mansard.cli import options as shared
 from mansard.cli.trace.common import file_options
 
 if TYPE_CHECKING:
@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 @click.command("summary", short_help="Busy and idle time of each device.")
 @file_options
 @click.option("--top", type=click.IntRange(min=0), default=10, show_default=True, help="Longest kernels to list.")
-@click.option("--marker", metavar="NAME", help="The range that marks a step.")
-@click.option(
-    "--rules", type=click.Path(path_type=Path), help="Own rules of kernel categories, before the shipped ones."
-)
+@shared.marker
+@shared.categories
 def command(**options: Any) -> int:
     """Say how busy each device of FILE was, why it was idle, and what it ran.
 
