@@ -401,3 +401,18 @@ def test_five_sequences_on_three_stages_are_two_two_and_one():
     assert floor == pytest.approx(5.90e-3, rel=1e-3)
     assert s.time_s == pytest.approx(floor, rel=2e-3)
     assert s.tokens_per_s == pytest.approx(5 / s.time_s)
+
+
+def test_a_size_in_a_block_format_holds_its_scales():
+    # 37e9 weights of 4.5 bits are 20.8 GB a token, of 671e9 x 4.5 / 8 = 377 GB in all; products are those of FP4.
+    size = parse_params("671B/37B", active=None, dtype="nvfp4")
+    assert (size.weight_bytes, size.active_bytes) == (671e9 * 4.5 / 8, 37e9 * 4.5 / 8)
+    assert (size.element, size.name) == ("f4_e2m1", "671B, 37B active, nvfp4")
+    assert size.storage_notes == ("4.5 bits a weight, scales included",)
+    assert parse_params("70B", active=None, dtype="int4:128").weight_bytes == 70e9 * 4.125 / 8
+    # Elements alone say so; what a GGUF block is multiplied in is not said.
+    assert "not counted" in parse_params("70B", active=None, dtype="int4").storage_notes[0]
+    assert parse_params("70B", active=None, dtype="bf16").storage_notes == ()
+    assert isinstance(parse_params("7B", active=None, dtype="q4_k").element, Unknown)
+    with pytest.raises(UsageError):
+        parse_params("70B", active=None, dtype="q4_k_m")

@@ -10,9 +10,11 @@ import math
 import re
 from dataclasses import dataclass
 
-from mansard.core import Unknown, dtype_bytes, least_time_s, short_dtype
+from mansard.core import Unknown, least_time_s
+from mansard.core.dtypes import dtype_bytes, element_dtype
 from mansard.core.errors import UsageError
 from mansard.predict.bound import Machine
+from mansard.workload.storage import stored_bits
 
 _COUNT = re.compile(r"(\d+\.?\d*|\.\d+)(?:[eE](\d+))?\s*([KMBT]?)")
 _SCALE = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
@@ -57,7 +59,7 @@ class Params:
     dtype: str
 
     def __post_init__(self) -> None:
-        short_dtype(self.dtype)
+        stored_bits(self.dtype)
         if not 0.0 < self.active <= self.total:
             raise UsageError(f"{self.active:g} active parameters of {self.total:g}", hint="active is at most the total")
 
@@ -65,17 +67,46 @@ class Params:
     def name(self) -> str:
         """Such as `1T bf16` or `1T, 32B active, bf16`."""
         active = f", {_short(self.active)} active," if self.active < self.total else ""
-        return f"{_short(self.total)}{active} {short_dtype(self.dtype)}"
+        return f"{_short(self.total)}{active} {self._stored}"
+
+    @property
+    def _stored(self) -> str:
+        """The short name of an element type; a format by its own."""
+        element = self.element
+        plain = not isinstance(element, Unknown) and 8.0 * dtype_bytes(element) == self.bits
+        return str(element) if plain else self.dtype
+
+    @property
+    def bits(self) -> float:
+        """Bits of one element, with the scales of a format that has them."""
+        return stored_bits(self.dtype)
+
+    @property
+    def element(self) -> str | Unknown:
+        """Element type that is multiplied."""
+        name = self.dtype.partition(":")[0]
+        try:
+            return element_dtype(name)
+        except UsageError:
+            return Unknown(f"what weights in {name} are multiplied in is not said", ("a MODEL with --activations",))
+
+    @property
+    def storage_notes(self) -> tuple[str, ...]:
+        """What the bytes of narrow weights hold."""
+        element = self.element
+        if isinstance(element, Unknown) or 8.0 * dtype_bytes(element) != self.bits:
+            return (f"{self.bits:g} bits a weight, scales included",)
+        return (f"weights in {element} alone: their scales are not counted",) if self.bits <= 8.0 else ()
 
     @property
     def weight_bytes(self) -> float:
         """All weights [B]."""
-        return self.total * float(dtype_bytes(self.dtype))
+        return self.total * self.bits / 8.0
 
     @property
     def active_bytes(self) -> float:
         """The weights that one token reads [B]."""
-        return self.active * float(dtype_bytes(self.dtype))
+        return self.active * self.bits / 8.0
 
 
 def _short(count: float) -> str:
@@ -149,7 +180,8 @@ def weights_floor(
             return machine.memory_bytes
         devices = math.ceil(params.weight_bytes / (machine.memory_bytes * fraction))
     rate = bandwidth.value
-    peak = machine.ceilings.peak(short_dtype(params.dtype), scope=machine.scope)
+    element = params.element
+    peak = element if isinstance(element, Unknown) else machine.ceilings.peak(element, scope=machine.scope)
     read_s = params.active_bytes / rate / devices
     time_s: float | Unknown
     if not isinstance(peak, Unknown):

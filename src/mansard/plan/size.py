@@ -184,7 +184,8 @@ def size_params(params: Params, site: Site, job: Job) -> Sizing:
         bound=found.bound if found else "undetermined", why_not=why,
         notes=(
             "weights alone: cache, activations and messages are not known without a configuration",
-            *(("a batch of a mixture reads at least the weights of one token",) if batch else ()), *site.notes,
+            *(("a batch of a mixture reads at least the weights of one token",) if batch else ()), *params.storage_notes,
+            *site.notes,
         ),
     )  # fmt: skip
 

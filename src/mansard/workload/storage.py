@@ -147,6 +147,31 @@ def _asked(model: Model, dtype: str, weights: str) -> Storage:
     return Storage(store=WeightStore(model, dtype, asked), dtype=dtype, assumed=(note,))
 
 
+def stored_bits(weights: str) -> float:
+    """Return the bits that one element of a large matrix takes, its scales included.
+
+    Args:
+        weights: As `storage_of` takes it.
+
+    Raises:
+        UsageError: not a type that can hold weights.
+
+    >>> stored_bits("bf16"), stored_bits("nvfp4"), stored_bits("int4:128"), stored_bits("q6_k")
+    (16.0, 4.5, 4.125, 6.5625)
+    """
+    name, colon, group = weights.partition(":")
+    named = _named_format(name.strip().lower(), colon, "")
+    if named is not None:
+        scheme = named[0].scheme
+        return scheme.bits + scheme.scale_bits / (scheme.group or 1)
+    bits = 8.0 * dtype_bytes(short_dtype(name))
+    if not colon:
+        return bits
+    if not (group.isdigit() and int(group) > 0):
+        raise UsageError(f"cannot read the group size of {weights!r}", hint="such as int4:128")
+    return bits + 16.0 / int(group)
+
+
 def _named_format(name: str, colon: str, dtype: str) -> tuple[QuantRule, str] | None:
     """Return how a format that has a name of its own stores a model, and a note; None where it is an element type."""
     if _RECIPE.fullmatch(name):
