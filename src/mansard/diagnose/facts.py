@@ -325,6 +325,7 @@ class Facts:
         node_devices: Devices of one node.
         cores_busy: Cores that computed while operations ran, at most, for a run on a CPU.
         blocked_s: Idle time of the device in which its next work had been queued before [s per step]; None where not known.
+        host_unseen: Whether next to nothing of the host was recorded while the device waited for its few pieces of work.
         foreign_load_ratio: Share of the processors that other programs used around the run, at most; None where not known.
     """
 
@@ -342,6 +343,7 @@ class Facts:
     node_devices: int | None = None
     cores_busy: float | None = None
     blocked_s: float | None = None
+    host_unseen: bool = False
     foreign_load_ratio: float | None = None
 
 

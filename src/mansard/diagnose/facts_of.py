@@ -11,7 +11,7 @@ from mansard.core import Unknown
 from mansard.core.intervals import EMPTY, IntervalSet, difference, intersection, merge
 from mansard.diagnose.facts import Facts, LaunchGaps, MeasuredPoint, PipelineFacts, RankFacts, WorkloadFacts
 from mansard.diagnose.facts_of_device import grids_of, memory_of, transfers_of
-from mansard.diagnose.profile_run import LONGEST_DISPATCH_NS
+from mansard.diagnose.profile_run import LONGEST_DISPATCH_NS, host_unseen
 from mansard.predict.estimate import Estimate
 from mansard.trace.idle import Idle, host_calls
 from mansard.trace.ranks import JobRanks
@@ -52,14 +52,14 @@ def facts_of_profile(
         node_devices: Devices of one node.
         micro_batches: Backward passes of a step, as the profile shows them.
     """
+    calls = calls if calls is not None else host_calls(timeline)
+    unseen = host_unseen(idle, calls, run.steps, run.start_ns)
     if not run.steps.count:
         gaps, blocked = None, None
         memory = memory_of(timeline, device, None, EMPTY, 0)
     else:
         steps = merge(run.steps.start_ns, run.steps.end_ns)
-        gaps = (
-            None if kernels_missing else _gaps(calls if calls is not None else host_calls(timeline), run, idle, steps)
-        )
+        gaps = None if kernels_missing or unseen else _gaps(calls, run, idle, steps)
         memory = memory_of(timeline, device, idle, steps, run.steps.count)
         waited = intersection(idle.blocked, steps).length_ns * _S / run.steps.count
         blocked = None if kernels_missing else waited
@@ -67,6 +67,7 @@ def facts_of_profile(
         points=tuple(points), gaps=gaps, memory=memory, transfers=transfers_of(timeline, device, run), grids=grids_of(timeline, device, run),
         pipeline=_pipeline(estimate, micro_batches, run, blocked), node_devices=node_devices,
         workload=WorkloadFacts() if estimate is None else workload_of(estimate), blocked_s=blocked,
+        host_unseen=unseen,
     )  # fmt: skip
 
 

@@ -32,6 +32,10 @@ Int64Array = npt.NDArray[np.int64]
 FRAMEWORK = "profile"
 #: A device that waits longer than this for one call of the host does not wait for a launch.
 LONGEST_DISPATCH_NS = 1_000_000
+#: Up to so many pieces of work in all, and calls and operators in less than this share of the idle time before them: such a file may
+#: hold a part of the events alone, and does not tell what the device waited for.
+FEW_PIECES = 8
+LITTLE_SEEN = 0.01
 _HOST_COPIES = (CopyKind.HOST_TO_DEVICE, CopyKind.DEVICE_TO_HOST, CopyKind.HOST_TO_ARRAY, CopyKind.ARRAY_TO_HOST,
                 CopyKind.UNIFIED_HOST_TO_DEVICE, CopyKind.UNIFIED_DEVICE_TO_HOST)  # fmt: skip
 _DEVICE_COPIES = (
@@ -105,7 +109,9 @@ def run_of_profile(
     if idle is None:
         idle = idle_of(timeline, device, launches=operators.launches, window_ns=span_of(kept))
     calls = host_calls(timeline) if calls is None else calls
-    waits, dispatch = _idle_time(idle, calls, kept, merge(start, end), unreliable=hidden.kernels_missing)
+    busy = merge(start, end)
+    unreliable = hidden.kernels_missing or host_unseen(idle, calls, kept, start)
+    waits, dispatch = _idle_time(idle, calls, kept, busy, unreliable=unreliable)
     name = timeline.devices[device].name
     return RunTrace(
         framework=FRAMEWORK,
@@ -152,13 +158,29 @@ def _part_of(operators: Operators, part: npt.NDArray[np.int8], kind: Kind) -> np
     return found
 
 
+def host_unseen(idle: Idle, calls: IntervalSet, steps: Steps, start_ns: Int64Array) -> bool:
+    """Return whether too little of the host was recorded to say that a device waited for it.
+
+    Args:
+        idle: Idle intervals of the device by cause.
+        calls: When the host was in a call or an operator.
+        steps: The steps; without any, all of the profile counts.
+        start_ns: When each piece of work of the device began [ns].
+    """
+    late, pieces = idle.late, int(start_ns.size)
+    if steps.count:
+        inside = merge(steps.start_ns, steps.end_ns)
+        late, pieces = intersection(late, inside), int(inside.covered_ns(start_ns, start_ns + 1).sum())
+    return pieces <= FEW_PIECES and intersection(late, calls).length_ns < LITTLE_SEEN * late.length_ns
+
+
 def _idle_time(
     idle: Idle, calls: IntervalSet, steps: Steps, busy: IntervalSet, *, unreliable: bool
 ) -> tuple[list[tuple[WaitCause, IntervalSet]], IntervalSet]:
     """Return the waits of a device by cause, and what starting queued work cost.
 
     Time inside the steps that no work and no recorded idle time covers, such as what lies before the first kernel of the
-    capture, has no known cause. Where kernels of graphs are missing, no idle time has one.
+    capture, has no known cause. Where kernels of graphs are missing, or next to nothing of the host was recorded, no idle time has one.
     """
     busy_host = intersection(idle.late, calls)
     long = busy_host.end_ns - busy_host.start_ns > LONGEST_DISPATCH_NS
