@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from mansard.core.document import TOOL_VERSION
 from mansard.core.errors import InputError
 from mansard.measure.launch import Launch
 from mansard.measure.links.follow import SilentError, follow, is_stopped, lines_of
-from mansard.measure.links.hub import LOOK_S, MAGIC, Awake, Hub
+from mansard.measure.links.hub import LOOK_S, MAGIC, SAME_VERSION, Awake, Hub
 
 
 def test_a_clock_that_stands_still_while_the_process_is_stopped():
@@ -79,7 +80,8 @@ def test_a_rank_is_lost_by_its_silence_and_not_by_ours():
     hand = Hand()
     hub._clock = Awake(hand)
     with contextlib.closing(socket.create_connection(("127.0.0.1", hub.port), timeout=10.0)) as rank_1:
-        rank_1.sendall((json.dumps({"magic": MAGIC, "job": "j", "rank": 1, "host": "h"}) + "\n").encode())
+        hello = {"magic": MAGIC, "job": "j", "rank": 1, "host": "h", "version": TOOL_VERSION}
+        rank_1.sendall((json.dumps(hello) + "\n").encode())
         end = time.monotonic() + 30.0
         while 1 not in hub.members and time.monotonic() < end:
             time.sleep(0.01)
@@ -90,6 +92,20 @@ def test_a_rank_is_lost_by_its_silence_and_not_by_ours():
             hand.now += 1.0
             told = hub.lost()
         assert told == "rank 1 of 2 on h is lost: no sign of life for 20 s"
+    hub.end(1)
+
+
+def test_a_rank_of_another_version_is_refused_by_name_and_ends_both():
+    hub = Hub(launch_of_two())
+    with contextlib.closing(socket.create_connection(("127.0.0.1", hub.port), timeout=10.0)) as rank_1:
+        hello = {"magic": MAGIC, "job": "j", "rank": 1, "host": "h", "version": "0.0.7"}
+        rank_1.sendall((json.dumps(hello) + "\n").encode())
+        answer = json.loads(rank_1.makefile("r", encoding="utf-8").readline())
+    text = f"rank 1 of 2 on h runs Mansard 0.0.7, rank 0 runs {TOOL_VERSION}"
+    assert answer == {"refused": text, "hint": SAME_VERSION}
+    with pytest.raises(InputError) as caught:
+        hub.wait(30.0)
+    assert (caught.value.message, caught.value.hint) == (text, SAME_VERSION)
     hub.end(1)
 
 

@@ -184,8 +184,8 @@ def test_results_of_mansard_are_no_profiles_and_what_reads_them_is_said(tmp_path
     with pytest.raises(InputError, match=r"a result of Mansard \(run/1\), not a profile") as caught:
         recognise(path)
     assert "mansard report run-0.json" in caught.value.hint
-    assert "--keep 'rec-{rank}'" in caught.value.hint
+    assert "mansard trace ranks compares the documents" in caught.value.hint
     path.write_text(json.dumps({"schema": "ceilings/1", "tool_version": "0.1.0"}))
     with pytest.raises(InputError, match="ceilings/1") as caught:
         recognise(path)
-    assert "--keep" not in caught.value.hint
+    assert "trace ranks" not in caught.value.hint

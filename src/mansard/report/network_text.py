@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from mansard.core.units import format_bytes, format_bytes_per_s, format_s
+from mansard.core.units import format_bytes, format_bytes_per_s, format_ratio, format_s
 
 SLOW_LINK = 0.7  # of the median rate of all pairs
 SLOW_RANK = 1.25  # times the median time of all ranks, in most collectives
@@ -14,12 +14,40 @@ MOST_COLUMNS = 16
 
 
 def network_lines(elements: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the pair matrix of the largest messages, slow links and stragglers; nothing where neither was measured.
+    """Return the collectives by size, the pair matrix of the largest messages, slow ranks and links, stragglers, and fits.
 
     Args:
-        elements: Elements of `detailed.json`.
+        elements: Elements of `detailed.json`; what was not measured is left out.
     """
-    return [*_pairs(elements), *_ranks(elements), *_fits(elements)]
+    return [*_collectives(elements), *_pairs(elements), *_ranks(elements), *_fits(elements)]
+
+
+def _collectives(elements: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Both rates of each collective with the size they belong to."""
+    rows = [("operation", "ranks", "S", "time", "algbw", "busbw")]
+    for e in sorted(
+        _done(elements), key=lambda e: (str(e["metrics"].get("operation")), e["metrics"].get("size_bytes") or 0.0)
+    ):
+        m = e["metrics"]
+        figures = [m.get(k) for k in ("size_bytes", "median_s", "algbw_bytes_per_s", "busbw_bytes_per_s")]
+        if len(_facts(e).get("rank_s", ())) > 1 and all(isinstance(v, float | int) for v in figures):
+            size, time_s, algbw, busbw = (float(v) for v in figures)
+            rows.append(
+                (str(m["operation"]), str(m["participants"]), format_bytes(size), format_s(time_s), format_bytes_per_s(algbw),
+                 format_bytes_per_s(busbw))
+            )  # fmt: skip
+    if len(rows) == 1:
+        return []
+    widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
+    head = "Collectives: algbw is S / t, busbw compares with one link"
+    return [
+        "",
+        head,
+        *(
+            "  " + "  ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(r, widths, strict=True)))
+            for r in rows
+        ),
+    ]
 
 
 def _done(elements: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -47,12 +75,37 @@ def _pairs(elements: Sequence[Mapping[str, Any]]) -> list[str]:
         for a in ranks:
             cells = (format_bytes_per_s(rate[a, b]) if (a, b) in rate else "-" for b in ranks)
             lines.append(f"  {a:>4}" + "".join(f"{c:>11}" for c in cells))
-    usual = median(rate.values())
-    slow = sorted((v, p) for p, v in rate.items() if v < SLOW_LINK * usual)
+    return [*lines, *_slow(rate, ranks)]
+
+
+def _slow(rate: Mapping[tuple[int, int], float], ranks: Sequence[int]) -> list[str]:
+    """Name the ranks whose best pair is slow, then the slow links between the others.
+
+    A rank is held against the best that the others reach, since in a small job the pairs of one slow rank are the larger part
+    of all pairs and their median is theirs.
+    """
+    lines, blamed = [], set()
+    for word, place in (("sends", 0), ("receives", 1)):
+        best = {r: max((v for pair, v in rate.items() if pair[place] == r), default=0.0) for r in ranks}
+        others = median(best.values())
+        for r in ranks if len(ranks) > 2 else ():
+            if best[r] < SLOW_LINK * others:
+                blamed.add((place, r))
+                lines.append(
+                    f"  slow rank: {r} {word} at {format_bytes_per_s(best[r])} at best, {best[r] / others:.2f} of the median rank"
+                )
+    left = {pair: v for pair, v in rate.items() if not any((place, pair[place]) in blamed for place in (0, 1))}
+    usual = median(left.values() or rate.values())
+    slow = sorted((v, p) for p, v in left.items() if v < SLOW_LINK * usual)
+    among = " of the other ranks" if blamed else ""
     for value, (a, b) in slow[:8]:
-        lines.append(f"  slow link: {a} to {b} at {format_bytes_per_s(value)}, {value / usual:.2f} of the median pair")
-    if not slow:
-        lines.append(f"  no link is below {SLOW_LINK:.0%} of the median pair, {format_bytes_per_s(usual)}")
+        lines.append(
+            f"  slow link: {a} to {b} at {format_bytes_per_s(value)}, {value / usual:.2f} of the median pair{among}"
+        )
+    if not slow and left:
+        lines.append(
+            f"  no link{among} is below {format_ratio(SLOW_LINK)} of the median pair, {format_bytes_per_s(usual)}"
+        )
     return lines
 
 

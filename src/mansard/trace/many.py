@@ -40,11 +40,13 @@ class FailedFile:
         source: The file.
         error: Why.
         code: Code of the error, where it has one.
+        hint: What to do about it, where that is known.
     """
 
     source: str
     error: str
     code: str = ""
+    hint: str = ""
 
 
 def files_of(words: Iterable[str | Path]) -> list[Path]:
@@ -150,7 +152,7 @@ def attempt(work: Callable[..., T], path: str, *argument: Any) -> T | FailedFile
     try:
         return work(path, *argument)
     except MansardError as error:
-        return FailedFile(source=path, error=error.message, code=error.code)
+        return FailedFile(source=path, error=error.message, code=error.code, hint=error.hint)
     except Exception as error:  # a defect shown by one file must not hide what the others say
         return FailedFile(source=path, error=f"{type(error).__name__}: {error}")
 
@@ -211,7 +213,7 @@ def cluster(engine: str) -> Iterator[None]:
     try:
         import ray
     except ImportError:
-        raise InputError("Ray is not installed", hint="pip install 'mansard[ray]'", code="missing_package") from None
+        raise InputError("Ray is not installed", hint=install("ray"), code="missing_package") from None
     own = not ray.is_initialized()
     if own:
         ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=False, include_dashboard=False)

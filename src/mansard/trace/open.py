@@ -174,20 +174,36 @@ def _json(path: Path, text: bytes) -> str:
     return "chrome"
 
 
+def result_schema(path: Path) -> str:
+    """Return the kind of document that a file of Mansard is, such as `run/1`; nothing for any other file.
+
+    Args:
+        path: The file.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    return "" if path.is_dir() else _schema_in(_head(path)[:4096])
+
+
+def _schema_in(start: bytes) -> str:
+    found = _OURS.search(start)
+    return found.group(1).decode() if found and b'"tool_version"' in start else ""
+
+
 def _no_result(path: Path, start: bytes) -> None:
     """Refuse what Mansard itself wrote, with what reads it.
 
     Raises:
         InputError: it is a result and no profile.
     """
-    found = _OURS.search(start)
-    if found is None or b'"tool_version"' not in start:
+    schema = _schema_in(start)
+    if not schema:
         return
-    schema = found.group(1).decode()
     report = f"mansard report {path.name} -o page.html shows it"
     hint = (
-        f"{report}, the documents of several ranks on one page; to compare ranks event by event keep what was recorded, "
-        "mansard run --keep 'rec-{rank}' ..., and give those folders"
+        f"{report}; mansard trace ranks compares the documents of all ranks of a job, without profiles among them; "
+        "mansard run --keep FOLDER keeps the profile itself"
         if schema == "run/1"
         else report
     )

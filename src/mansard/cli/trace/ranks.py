@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import click
+
+from mansard.cli import options as shared
 
 MANY = 8  # fewer files are read faster without processes of their own
 
@@ -14,16 +19,17 @@ MANY = 8  # fewer files are read faster without processes of their own
 @click.option(
     "--engine", type=click.Choice(("local", "ray")), default="local", show_default=True, help="Where they are read."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@shared.as_json
 def command(files: tuple[str, ...], memory_limit: str | None, jobs: int | None, engine: str, as_json: bool) -> int:
     """Compare FILES, one per rank: clocks, steps, arrival at each collective, who makes the others wait.
 
     FILES are files, folders of them, or patterns in quotes; there may be thousands. A file that cannot be read is named
     and left out. The time of a communication kernel is waiting plus transfer: the shortest of its peers is nearest to
-    the transfer.
+    the transfer. Documents of mansard run are compared by the work of their own that ranks have in a step.
 
     \b
       mansard trace ranks rank*.json.gz
+      mansard trace ranks run-0.json run-1.json
       mansard trace ranks profiles/ --engine ray
     """
     from mansard.cli.trace.common import deliver, exit_code, files_progress
@@ -38,6 +44,8 @@ def command(files: tuple[str, ...], memory_limit: str | None, jobs: int | None, 
         raise UsageError(
             "ranks compares the files of several ranks, got one", hint="mansard trace summary reads one file"
         )
+    if _are_runs(paths):
+        return _compare_runs(paths, as_json=as_json)
     limit = int(parse_quantity(memory_limit, "bytes")) if memory_limit else None
     facts, failed = read_many(
         paths,
@@ -49,8 +57,32 @@ def command(files: tuple[str, ...], memory_limit: str | None, jobs: int | None, 
     if len(facts) < 2:
         why = f"; first {failed[0].source}: {failed[0].error}" if failed else ""
         raise InputError(
-            f"{len(facts)} of {len(paths)} files could be read{why}", hint="give the profiles of several ranks"
+            f"{len(facts)} of {len(paths)} files could be read{why}",
+            hint=(failed[0].hint if failed else "") or "give the profiles of several ranks",
         )
     document = ranks_document(facts, compare_facts(facts), failed)
     deliver(document, ranks_lines, as_json=as_json)
     return exit_code(document)
+
+
+def _are_runs(paths: Sequence[Path]) -> bool:
+    """Return whether all files are documents of `mansard run`; one that cannot be read is told about later."""
+    from mansard.core.errors import InputError
+    from mansard.trace.open import result_schema
+
+    try:
+        return all(result_schema(path).startswith("run/") for path in paths)
+    except InputError:
+        return False
+
+
+def _compare_runs(paths: Sequence[Path], *, as_json: bool) -> int:
+    """Compare the documents of the ranks of one job."""
+    from mansard.cli.trace.common import deliver
+    from mansard.core.document import read_document
+    from mansard.core.unknown import Unknown
+    from mansard.report.run_ranks import run_ranks_document, run_ranks_lines
+
+    document = run_ranks_document([read_document(path, "run/1") for path in paths], paths)
+    deliver(document, run_ranks_lines, as_json=as_json)
+    return 3 if isinstance(document["straggler"], Unknown) else 0

@@ -51,7 +51,7 @@ MESH = (
     Parameter(name="dtype", kind="dtype", default="bf16", text="element type"),
     Parameter(
         name="layout", kind="str", default="auto", choices=LAYOUTS,
-        text="what matrix_dim says of the size: rows (v2), buffer (v1 for TPU7x), square (v1); auto by the parameters given",
+        text="what matrix_dim says of the size: rows (v2), buffer (v1 for TPU7x), square (v1), even (buffer, rows that divide); auto by the parameters given",
     ),
     Parameter(name="seed", kind="int", default=0, minimum=0, text="seed of the data"),
     Parameter(name="ici_size", kind="int", default=0, minimum=0, text="devices inside one slice (v1); 0 where not given"),

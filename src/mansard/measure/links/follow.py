@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from mansard.core.document import TOOL_VERSION
 from mansard.core.errors import InputError
 from mansard.measure.launch import Launch
 from mansard.measure.links.hub import BEAT_S, JOIN_S, MAGIC, PORTS_TRIED, SILENT_S, Awake, send
@@ -94,7 +95,10 @@ def _join(launch: Launch, limit_s: float) -> tuple[socket.socket, Iterator[str]]
     """Find rank 0 at one of its ports."""
     end = time.monotonic() + limit_s
     unknown = ""
-    hello = {"magic": MAGIC, "job": launch.job, "rank": launch.rank, "host": socket.gethostname(), "pid": os.getpid()}
+    hello = {
+        "magic": MAGIC, "job": launch.job, "rank": launch.rank, "host": socket.gethostname(), "pid": os.getpid(),
+        "version": TOOL_VERSION,
+    }  # fmt: skip
     while time.monotonic() < end:
         for port in range(launch.port, min(launch.port + PORTS_TRIED, 65536)):
             try:
@@ -118,7 +122,9 @@ def _join(launch: Launch, limit_s: float) -> tuple[socket.socket, Iterator[str]]
                 return connection, lines
             connection.close()
             if "refused" in answer:
-                raise InputError(str(answer["refused"]), hint="give every process its own --rank")
+                raise InputError(
+                    str(answer["refused"]), hint=str(answer.get("hint") or "give every process its own --rank")
+                )
         time.sleep(RETRY_S)
     raise InputError(
         f"rank 0 of {launch.world} was not found at {launch.host}, ports {launch.port} to {launch.port + PORTS_TRIED - 1}, "

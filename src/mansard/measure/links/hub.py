@@ -15,10 +15,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mansard.core.document import TOOL_VERSION
 from mansard.core.errors import InputError
 from mansard.measure.launch import Launch
 
 MAGIC = "mansard-ranks/1"
+SAME_VERSION = "install the same version on every host"
 PORTS_TRIED = 16
 BEAT_S = 1.0
 SILENT_S = 20.0  # without a sign of life for so long a rank is lost
@@ -65,6 +67,7 @@ class Hub:
     def __init__(self, launch: Launch, *, silent_s: float = SILENT_S) -> None:
         self.launch = launch
         self.members: dict[int, Member] = {}
+        self._other_version = ""
         self._silent_s = silent_s
         self._lock = threading.Lock()
         self._sending = threading.Lock()
@@ -86,6 +89,8 @@ class Hub:
         while len(self.members) < self.launch.world - 1:
             if self.lost():
                 raise InputError(self.lost(), code="rank_lost")
+            if self._other_version:
+                raise InputError(self._other_version, hint=SAME_VERSION, code="rank_version")
             if time.monotonic() > end:
                 missing = [str(r) for r in range(1, self.launch.world) if r not in self.members]
                 raise InputError(
@@ -144,6 +149,13 @@ class Hub:
                 send(connection, {"ok": len(self.members)})
                 return
             rank = int(hello["rank"])
+            if hello.get("version") != TOOL_VERSION:
+                self._other_version = (
+                    f"rank {rank} of {self.launch.world} on {hello.get('host')} runs Mansard {hello.get('version', 'unknown')}, "
+                    f"rank 0 runs {TOOL_VERSION}"
+                )
+                send(connection, {"refused": self._other_version, "hint": SAME_VERSION})
+                return
             with self._lock:
                 if rank in self.members or not 0 < rank < self.launch.world:
                     send(connection, {"refused": f"rank {rank} is here already, or is not one of {self.launch.world}"})

@@ -16,7 +16,7 @@ from mansard.core.errors import UsageError
 from mansard.measure.points.benchmark import Check
 from mansard.measure.points.inputs import ELEMENT_TOLERANCE, is_integer, random_input, rounded
 
-LAYOUTS = ("auto", "rows", "buffer", "square")
+LAYOUTS = ("auto", "rows", "buffer", "square", "even")
 REDUCTIONS = ("sum", "mean", "max", "min")
 MOST_CHECKED = 1 << 16  # elements of each device that are compared
 LEAST_ROLLED = 1 << 16  # elements of an input, from which on devices share one drawn block
@@ -33,7 +33,7 @@ class Shapes:
         local: Input of one device.
         ranks: Devices in one group.
         dtype: Element type.
-        layout: `rows`, `buffer` or `square`, and what it says of the size.
+        layout: `rows`, `buffer`, `square` or `even`, and what it says of the size.
     """
 
     operation: str
@@ -93,7 +93,8 @@ def shapes_of(operation: str, params: Mapping[str, Any], ranks: int) -> Shapes:
         ranks: Devices in one group.
 
     Returns: `rows`: (matrix_dim, 8, 128) per device, for a reduce-scatter (n, matrix_dim, 256); `buffer`:
-    (matrix_dim, 8, 128) for all; `square`: S is matrix_dim^2 elements, so the shard of an all-gather is an n-th of it.
+    (matrix_dim, 8, 128) for all; `even`: as `buffer`, with rows added where a reduce-scatter or an all-to-all could not divide
+    them; `square`: S is matrix_dim^2 elements, so the shard of an all-gather is an n-th of it.
 
     Raises:
         UsageError: the buffer cannot be divided by n.
@@ -102,6 +103,8 @@ def shapes_of(operation: str, params: Mapping[str, Any], ranks: int) -> Shapes:
     16.0
     >>> shapes_of("reduce_scatter", {"matrix_dim": 1024, "dtype": "bf16"}, 8).local
     (8, 1024, 256)
+    >>> shapes_of("all_to_all", {"matrix_dim": 512, "dtype": "f32", "layout": "even"}, 72).local
+    (576, 8, 128)
     """
     layout, rows = layout_of(params), int(params["matrix_dim"])
     if layout == "square":
@@ -113,6 +116,8 @@ def shapes_of(operation: str, params: Mapping[str, Any], ranks: int) -> Shapes:
     elif layout == "rows" and operation == "reduce_scatter":
         local = (ranks, rows, 256)
     else:
+        if layout == "even" and operation in ("reduce_scatter", "all_to_all"):
+            rows = -(-rows // ranks) * ranks
         local = (rows, 8, 128)
     made = Shapes(operation=operation, local=local, ranks=ranks, dtype=short_dtype(str(params["dtype"])), layout=layout)
     if operation in ("reduce_scatter", "all_to_all") and made.elements % ranks:

@@ -57,6 +57,7 @@ KINDS: Mapping[str, Shown] = {
     "estimate-sweep/1": Shown(plain.document, lambda d: f"A sweep of {len(d['rows'])} estimates, {d['phase']}."),
     "diagnose_points/1": Shown(measured.section, lambda d: str(d["headline"])),
     "trace_ranks/1": Shown(others.ranks, lambda d: f"{len(d['ranks'])} ranks of one job."),
+    "run_ranks/1": Shown(plain.document, lambda d: f"{len(d['ranks'])} ranks of one job, by their runs."),
     "compare/1": Shown(history.comparison, _change), "check/1": Shown(history.comparison, _change),
     "baseline/1": Shown(history.baseline, _history), "baselines/1": Shown(history.baselines, _history),
     "baseline_archive/1": Shown(history.archive, _history),
