@@ -53,7 +53,7 @@ def facts_of_profile(
         micro_batches: Backward passes of a step, as the profile shows them.
     """
     calls = calls if calls is not None else host_calls(timeline)
-    unseen = host_unseen(idle, calls, run.steps, run.start_ns)
+    unseen = host_unseen(idle, calls, run.steps, run.start_ns, run.end_ns)
     if not run.steps.count:
         gaps, blocked = None, None
         memory = memory_of(timeline, device, None, EMPTY, 0)

@@ -32,8 +32,8 @@ Int64Array = npt.NDArray[np.int64]
 FRAMEWORK = "profile"
 #: A device that waits longer than this for one call of the host does not wait for a launch.
 LONGEST_DISPATCH_NS = 1_000_000
-#: Up to so many pieces of work in all, and calls and operators in less than this share of the idle time before them: such a file may
-#: hold a part of the events alone, and does not tell what the device waited for.
+#: Up to so many pieces of work in all, which fill less than this share of the time, and calls and operators in less than this share of
+#: the idle time before them: such a file may hold a part of the events alone, and does not tell what the device waited for.
 FEW_PIECES = 8
 LITTLE_SEEN = 0.01
 _HOST_COPIES = (CopyKind.HOST_TO_DEVICE, CopyKind.DEVICE_TO_HOST, CopyKind.HOST_TO_ARRAY, CopyKind.ARRAY_TO_HOST,
@@ -110,7 +110,7 @@ def run_of_profile(
         idle = idle_of(timeline, device, launches=operators.launches, window_ns=span_of(kept))
     calls = host_calls(timeline) if calls is None else calls
     busy = merge(start, end)
-    unreliable = hidden.kernels_missing or host_unseen(idle, calls, kept, start)
+    unreliable = hidden.kernels_missing or host_unseen(idle, calls, kept, start, end)
     waits, dispatch = _idle_time(idle, calls, kept, busy, unreliable=unreliable)
     name = timeline.devices[device].name
     return RunTrace(
@@ -158,20 +158,23 @@ def _part_of(operators: Operators, part: npt.NDArray[np.int8], kind: Kind) -> np
     return found
 
 
-def host_unseen(idle: Idle, calls: IntervalSet, steps: Steps, start_ns: Int64Array) -> bool:
+def host_unseen(idle: Idle, calls: IntervalSet, steps: Steps, start_ns: Int64Array, end_ns: Int64Array) -> bool:
     """Return whether too little of the host was recorded to say that a device waited for it.
 
     Args:
         idle: Idle intervals of the device by cause.
         calls: When the host was in a call or an operator.
         steps: The steps; without any, all of the profile counts.
-        start_ns: When each piece of work of the device began [ns].
+        start_ns, end_ns: When each piece of work of the device ran [ns].
     """
-    late, pieces = idle.late, int(start_ns.size)
+    late, busy, pieces = idle.late, merge(start_ns, end_ns), int(start_ns.size)
+    span_ns = busy.span_ns
     if steps.count:
         inside = merge(steps.start_ns, steps.end_ns)
-        late, pieces = intersection(late, inside), int(inside.covered_ns(start_ns, start_ns + 1).sum())
-    return pieces <= FEW_PIECES and intersection(late, calls).length_ns < LITTLE_SEEN * late.length_ns
+        late, busy, span_ns = intersection(late, inside), intersection(busy, inside), inside.length_ns
+        pieces = int(inside.covered_ns(start_ns, start_ns + 1).sum())
+    few = pieces <= FEW_PIECES and busy.length_ns < LITTLE_SEEN * span_ns
+    return few and intersection(late, calls).length_ns < LITTLE_SEEN * late.length_ns
 
 
 def _idle_time(
