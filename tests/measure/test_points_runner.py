@@ -9,6 +9,7 @@ import sys
 import textwrap
 import time
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
@@ -105,10 +106,13 @@ class Here:
     """A worker without a process of its own, for all that does not end a process: a real one takes a second to start."""
 
     number = 0
+    made: ClassVar[list[Here]] = []
 
     def __init__(self, cpus, flags=None, command=None):
         assert command != ("false",), "no worker is needed"
         Here.number += 1
+        self.waited_s, self.closed = 0.0, False
+        Here.made.append(self)
         self.server = worker.Server()
 
     def ask(self, op, *, limit_s, meanwhile=None, **arguments):
@@ -122,7 +126,10 @@ class Here:
         return self
 
     def __exit__(self, *_error):
-        return None
+        self.close()
+
+    def close(self):
+        self.closed = True
 
 
 @pytest.fixture
@@ -218,6 +225,18 @@ def test_points_over_the_budget_are_waived(setting, tmp_path):
     assert "budget" in found[0].reason
 
 
+def test_the_process_that_was_asked_where_it_runs_goes_on_with_the_first_points(setting, tmp_path):
+    log = str(tmp_path / "log")
+    before = len(Here.made)
+    Runner(setting()).run([point("a", log=log), point("b", log=log)])
+    made = Here.made[before:]
+    assert len(made) == EFFORT.processes  # and none beside them
+    assert all(w.closed for w in made)
+    before = len(Here.made)
+    Runner(setting()).run([point("no device", "waived", log=log)])
+    assert [w.closed for w in Here.made[before:]] == [True]
+
+
 def test_a_budget_that_is_spent_starts_no_process(setting, tmp_path):
     found = Runner(replace(setting(budget_s=1e-9), command=("false",))).run([point("a", log=str(tmp_path / "log"))])
     assert [(r.state, "budget" in r.reason) for r in found] == [(State.WAIVED, True)]
@@ -235,22 +254,26 @@ def test_what_cannot_run_keeps_its_reason_after_the_budget_where_the_backend_was
 
 def test_a_process_gives_a_point_twice_its_limit_all_orders_together(setting):
     class Asked:
+        waited_s = 0.0
         limits: list[float]
 
         def ask(self, op, *, limit_s, **_arguments):
             self.limits.append(limit_s)
+            self.waited_s += 1.0
             if op == "finish":
                 raise WorkerLostError("no answer")
             return {}
 
     asked, runner = Asked(), Runner(setting())
     asked.limits = []
-    state = Taken(point=point("a"), benchmark=Told(), in_process_s=2.5)
+    state = Taken(point=point("a"), benchmark=Told(), in_process_s=0.5)
+    runner._ask(asked, state, "prepare")
     runner._ask(asked, state, "window")
-    state.in_process_s = 100.0
     with pytest.raises(WorkerLostError):
         runner._ask(asked, state, "finish")
-    assert asked.limits == [1.5, 1.0]  # 2 x 2 s less 2.5 s; never less than a second
+    # 2 x 2 s less what went before; never less than the limit itself
+    assert asked.limits == [3.5, 2.5, 2.0]
+    assert state.work_s == 3.0
     assert runner._doing == "after its samples, while its result was checked"
 
 

@@ -97,6 +97,8 @@ class Worker:
         finally:
             os.sched_setaffinity(0, before)
         self._buffer = b""
+        #: Time it was waited for, all orders together; what both were stopped for is not in it [s].
+        self.waited_s = 0.0
 
     @property
     def pid(self) -> int:
@@ -151,7 +153,9 @@ class Worker:
                 before = time.monotonic()
                 ready = selector.select(min(SLICE_S, limit_s - waited_s))
                 # This process may have been stopped together with its worker: a slice counts for what it was meant to.
-                waited_s += min(time.monotonic() - before, 2.0 * SLICE_S)
+                slice_s = min(time.monotonic() - before, 2.0 * SLICE_S)
+                waited_s += slice_s
+                self.waited_s += slice_s
                 if ready:
                     piece = os.read(self._child.stdout.fileno(), 1 << 20)
                     if not piece:
@@ -209,3 +213,29 @@ class Worker:
         if kind is not None:
             self.kill()
         self.close()
+
+
+class Reserve:
+    """The process that was asked what a backend runs on here: it goes on with the first points of the same environment."""
+
+    def __init__(self) -> None:
+        self._key: tuple[Any, ...] = ()
+        self._worker: Worker | None = None
+
+    def put(self, key: tuple[Any, ...], worker: Worker) -> None:
+        """Keep a process; the one kept before is ended."""
+        self.close()
+        self._key, self._worker = key, worker
+
+    def take(self, key: tuple[Any, ...]) -> Worker | None:
+        """Return the process of this key, which is the caller's from now on; None where another one or none is kept."""
+        if key != self._key:
+            return None
+        worker, self._worker = self._worker, None
+        return worker
+
+    def close(self) -> None:
+        """End what is kept."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()

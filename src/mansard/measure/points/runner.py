@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from mansard.core.ceilings import Ceilings
-from mansard.core.document import to_jsonable
 from mansard.core.errors import MansardError
 from mansard.hardware.host import meminfo
 from mansard.measure.points import expect
@@ -21,9 +18,11 @@ from mansard.measure.points.benchmark import Waived, Where
 from mansard.measure.points.conditions import Accelerators, Clock
 from mansard.measure.points.effort import EFFORTS as EFFORTS
 from mansard.measure.points.effort import Effort as Effort
+from mansard.measure.points.identity import key_of as key_of
+from mansard.measure.points.identity import plan_hash as plan_hash
 from mansard.measure.points.interpret import can_be_interpreted, interpreted
 from mansard.measure.points.interval import LEAST_PROCESSES
-from mansard.measure.points.process import DOING, OrderFailedError, Worker, WorkerLostError
+from mansard.measure.points.process import DOING, OrderFailedError, Reserve, Worker, WorkerLostError
 from mansard.measure.points.registry import benchmark_named
 from mansard.measure.points.result import Point, Result, State
 from mansard.measure.points.result import now_iso as now_iso
@@ -85,22 +84,6 @@ class Job:
     batch: list[Taken]
 
 
-def key_of(point: Point) -> str:
-    """Return what tells a point from every other: name, benchmark, implementation, parameters and flags, as a hash."""
-    body = {
-        "name": point.name, "benchmark": point.benchmark, "impl": point.impl, "params": dict(point.params),
-        "flags": dict(point.flags),
-    }  # fmt: skip
-    text = json.dumps(to_jsonable(body), sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def plan_hash(points: Sequence[Point], effort: Effort) -> str:
-    """Return what tells a plan from another one: its points and the effort."""
-    text = json.dumps([*sorted({key_of(p) for p in points}), effort.name])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 class Runner:
     """One run of a plan."""
 
@@ -115,6 +98,7 @@ class Runner:
         self._under_way: list[Taken] = []
         self._doing = ""
         self._opened_on: dict[str, Where] = {}
+        self._reserve = Reserve()
         self.results: list[Result] = []
 
     def run(self, points: Sequence[Point]) -> list[Result]:
@@ -142,6 +126,7 @@ class Runner:
                 for job in jobs:
                     self._in_succession(job)
         finally:
+            self._reserve.close()
             if self._clock is not None:
                 self._clock.close()
         return self.results
@@ -252,9 +237,9 @@ class Runner:
         """
         if self._spent():
             return self._opened_on.get(backend)
-        with Worker(self._set.cpus, flags, self._set.command) as worker:
-            where = self._open(worker, backend, with_floor=False)
-        self._opened_on[backend] = where
+        worker = Worker(self._set.cpus, flags, self._set.command)
+        self._reserve.put((backend, *sorted(flags.items())), worker)
+        where = self._opened_on[backend] = self._open(worker, backend, with_floor=False)
         return where
 
     def _excuse(self, state: Taken, where: Where) -> Waived | str | None:
@@ -375,7 +360,8 @@ class Runner:
         while left:
             current: list[Taken] = []
             try:
-                with Worker(self._set.cpus, flags, self._set.command) as worker:
+                kept = self._reserve.take((backend, *sorted(flags.items())))
+                with kept or Worker(self._set.cpus, flags, self._set.command) as worker:
                     self._open(worker, backend)
                     self._windows(worker, left, current, number)
                 return
@@ -431,11 +417,12 @@ class Runner:
 
     def _ask(self, worker: Worker, state: Taken, op: str, **arguments: Any) -> dict[str, Any] | None:
         """Give an order for a point; a failed order is the failure of the point, and None comes back."""
-        start = time.monotonic()
+        before_s = worker.waited_s
         if not state.started:
             state.started = now_iso()
-        # What one process may spend on a point, all orders together: one that hangs late ends no later than one that never began.
-        left_s = max(1.0, 2.0 * self._set.effort.point_limit_s - state.in_process_s)
+        # Twice its limit, less what this process spent on it before: a late hang takes no longer than an early one.
+        limit_s = self._set.effort.point_limit_s
+        left_s = max(limit_s, 2.0 * limit_s - state.in_process_s)
         self._doing = DOING[op]
         try:
             return worker.ask(op, limit_s=left_s, key=key_of(state.point), **arguments)
@@ -445,7 +432,7 @@ class Runner:
             state.failure = f"{error.error['message']}{place}{hint}"
             return None
         finally:
-            spent_s = time.monotonic() - start
+            spent_s = worker.waited_s - before_s
             state.work_s += spent_s
             state.in_process_s += spent_s
 

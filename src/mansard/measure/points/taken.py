@@ -25,8 +25,8 @@ class Taken:
         in_one_go: Why it was not interleaved or not repeated in more processes; empty where it was.
         stopped_by: Why the last window ended.
         started, ended: ISO 8601.
-        work_s: Wall time spent on it [s].
-        in_process_s: Wall time spent on it in the process under way [s].
+        work_s: Time spent on it, without what this process was stopped for [s].
+        in_process_s: The same, in the process under way [s].
         share: Share of its windows that is done.
         resumed: Processes that an earlier run measured it in.
         spread_s: Time over which its processes are spread; 0 where they follow each other [s].
