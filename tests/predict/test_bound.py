@@ -427,3 +427,15 @@ def test_what_fits_counts_the_activations_of_each_sequence():
     assert (four.fit.fits, one.fit.fits) == (False, True)
     assert estimate_document(four, big)["memory"]["sequences_that_fit"] == 1
     assert estimate_document(one, big)["memory"]["sequences_that_fit"] == 1
+
+
+def test_weights_in_the_master_type_have_no_second_copy():
+    # GPT-2, 124,439,808 parameters. AdamW in bf16: 2 + 2 + 12 B each; in f32: 4 + 4 + 8, as the moments alone are beside.
+    model, n = load_model("gpt2"), 124_439_808
+    for dtype, parts in (("bf16", (2, 2, 12)), ("f32", (4, 4, 8))):
+        memory = estimate(model, Request(phase="train", seq=1024, batch=1, dtype=dtype)).memory
+        assert (memory.weight_bytes, memory.gradient_bytes, memory.optimizer_bytes) == tuple(p * n for p in parts)
+    plain = Request(phase="train", seq=1024, batch=1, dtype="f32", recipe=Recipe(optimizer="sgd"))
+    assert estimate(model, plain).memory.optimizer_bytes == 0.0
+    momentum = Request(phase="train", seq=1024, batch=1, dtype="f32", recipe=Recipe(optimizer="sgd_momentum"))
+    assert estimate(model, momentum).memory.optimizer_bytes == 4.0 * n

@@ -19,7 +19,7 @@ from mansard.workload.kernel import Kernel
 from mansard.workload.parallel import Plan
 from mansard.workload.phases import Phase, Setting, per_rank, trained_elements
 from mansard.workload.stages import Weights, group_caches, stage_caches, stage_weights
-from mansard.workload.training import MOMENTS, Recipe
+from mansard.workload.training import Recipe, state_bytes_per_param
 
 #: Kernels that change their input in place or whose output nobody needs again.
 _IN_PLACE = ("rope", "qk_norm", "latent_norm", "routing", "combine")
@@ -190,8 +190,7 @@ def _largest(phase: Phase) -> float:
 
 def _training(setting: Setting, phase: Phase, recipe: Recipe, whole: float, *, mtp: bool) -> Memory:
     """Memory of a training step; gradients are as many as weights are trained."""
-    states = MOMENTS[recipe.optimizer] * dtype_bytes(recipe.state_dtype)
-    states += dtype_bytes(recipe.master_dtype) if recipe.master_dtype is not None else 0.0
+    states = state_bytes_per_param(recipe, setting.types.activation)
     weights, gradients, state = max(
         (_stage_state(setting, recipe, stage, states, mtp=mtp) for stage in stage_weights(setting, mtp=mtp)),
         key=sum,

@@ -233,6 +233,24 @@ def tied_table_messages(context: Context, plan: Plan, elements: Number) -> list[
     return [message("all_reduce_tied_table", "peer", sent, steps=2.0).times(2.0 / plan.pp)]
 
 
+def state_bytes_per_param(recipe: Recipe, weight_dtype: str) -> float:
+    """Return what the optimizer keeps of each trained parameter, its master copy included [B].
+
+    Args:
+        recipe: Optimizer and types of its state.
+        weight_dtype: Type the model is trained in: weights that are already in the master type have no second copy.
+
+    Source: Rajbhandari et al., ZeRO, arXiv:1910.02054, section 3.1: 12 B beside 2 + 2 B of fp16 weights and gradients. Adam
+        in fp32 keeps 8 B beside 4 + 4 B.
+
+    >>> state_bytes_per_param(Recipe(), "bf16"), state_bytes_per_param(Recipe(), "f32")
+    (12.0, 8.0)
+    """
+    moments = float(MOMENTS[recipe.optimizer] * dtype_bytes(recipe.state_dtype))
+    own = recipe.master_dtype is not None and recipe.master_dtype != weight_dtype
+    return moments + (float(dtype_bytes(recipe.master_dtype)) if own and recipe.master_dtype else 0.0)
+
+
 def optimizer_kernel(elements: Number, types: Types, recipe: Recipe) -> Kernel:
     """Return the optimizer step over the parameters that this device updates.
 

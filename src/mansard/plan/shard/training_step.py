@@ -15,7 +15,7 @@ from mansard.plan.shard.job import AS_IS, Scale
 from mansard.plan.shard.network import parts_of
 from mansard.plan.shard.training import Array, Messages, Rows, TrainingGrid
 from mansard.plan.shard.work import SUMS, Division, Rates, rates_of, summed_s
-from mansard.workload.training import MOMENTS, optimizer_kernel
+from mansard.workload.training import optimizer_kernel, state_bytes_per_param
 
 #: Parts of a step, in the order they are shown; their sum is the step.
 PARTS = (
@@ -67,8 +67,7 @@ def memory_of(grid: TrainingGrid, rows: Rows) -> dict[str, Array]:
 
     recipe = grid.work.recipe
     gradient = np.array([float(dtype_bytes(x.setting.types.gradient)) for x in grid.divisions])[d]
-    state = float(MOMENTS[recipe.optimizer] * dtype_bytes(recipe.state_dtype))
-    state += float(dtype_bytes(recipe.master_dtype)) if recipe.master_dtype is not None else 0.0
+    state = np.array([state_bytes_per_param(recipe, x.setting.types.activation) for x in grid.divisions])[d]
     whole = np.where(rows.zero == 3, t["replicas"], 1.0), np.where(rows.zero == 3, t["expert_replicas"], 1.0)
     shard_g = np.where(rows.zero >= 2, t["replicas"], 1.0), np.where(rows.zero >= 2, t["expert_replicas"], 1.0)
     shard_o = np.where(rows.zero >= 1, t["replicas"], 1.0), np.where(rows.zero >= 1, t["expert_replicas"], 1.0)
