@@ -208,7 +208,7 @@ def _quick(
 ) -> int:
     """Measure the ceilings, keep them and show them."""
     from mansard.core.document import dumps
-    from mansard.core.errors import UndecidedError, UsageError
+    from mansard.core.errors import UndecidedError, UsageError, install
     from mansard.measure import document, load_cached, measure, save
     from mansard.measure.store import worth_keeping, write_text
     from mansard.report.ceilings_table import show
@@ -219,7 +219,7 @@ def _quick(
     ceilings = measure("quick", threads=threads, only=only or None, progress=_progress(quiet))
     if not ceilings.ceilings:
         _findings(ceilings)
-        raise UndecidedError("nothing could be measured", hint="see the findings above; install mansard[cpu]")
+        raise UndecidedError("nothing could be measured", hint=f"see the findings above; {install('cpu')}")
     text = dumps(document(ceilings))
     if target is not None:
         write_text(target, text)

@@ -56,3 +56,15 @@ class InputError(MansardError):
 
     exit_code = 4
     default_code = "unusable_input"
+
+
+def install(extra: str) -> str:
+    """Return how to install what an extra of the package needs: the hint of every package that is missing.
+
+    Args:
+        extra: One of `project.optional-dependencies`.
+
+    >>> install("plan")
+    "pip install 'mansard[plan]'"
+    """
+    return f"pip install 'mansard[{extra}]'"

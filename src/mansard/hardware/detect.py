@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mansard.core.errors import UsageError
+from mansard.core.errors import UsageError, install
 from mansard.core.unknown import Unknown
 from mansard.hardware.catalogue import entries, load
 from mansard.hardware.host import ROOT, CpuIdentity, cpu_identity, meminfo, read_text
@@ -163,7 +163,7 @@ def nvml_devices(directories: Sequence[str | Path], notes: list[Unknown], librar
         try:
             import pynvml as library  # type: ignore[import-untyped, no-redef, unused-ignore]
         except ImportError:
-            notes.append(Unknown("NVML was not asked: nvidia-ml-py is not installed", ("pip install mansard[nvml]",)))
+            notes.append(Unknown("NVML was not asked: nvidia-ml-py is not installed", (install("nvml"),)))
             return []
     try:
         library.nvmlInit()

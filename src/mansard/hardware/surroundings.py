@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mansard.core.errors import install
 from mansard.hardware.host import (
     ROOT,
     cgroup_cpus,
@@ -152,19 +153,19 @@ def abilities(facts: Mapping[str, Any], root: Path = ROOT) -> list[Ability]:
     found = [
         Ability(what="vector and memory ceilings of the processor", can=True, why="own kernels, compiled by numba")
         if "numba" in backends
-        else Ability(what="vector and memory ceilings of the processor", can="numpy" in backends, needs=("pip install mansard[cpu]",),
+        else Ability(what="vector and memory ceilings of the processor", can="numpy" in backends, needs=(install("cpu"),),
                      why="numba is not installed: memory through numpy alone, no FMA peak"),
         *(
             Ability(what=f"matrix ceilings and profiles through {name}", can=True, why=f"{name} {backends[name]} is installed")
             if name in backends
             else Ability(what=f"matrix ceilings and profiles through {name}", can=False, why=f"{name} is not installed",
-                         needs=(f"pip install mansard[{name}]",))
+                         needs=(install(name),))
             for name in ("torch", "jax")
         ),
         Ability(what="clock of the processor", can=True, why="read from cpufreq")
         if clock["readable"]
         else Ability(what="clock of the processor", can="numba" in backends, why=f"{clock['why']}; estimated from a chain of additions",
-                     needs=() if "numba" in backends else ("pip install mansard[cpu]",)),
+                     needs=() if "numba" in backends else (install("cpu"),)),
         Ability(what="hardware counters (cycles, FLOP, memory traffic)", can=counters,
                 why="the kernel offers the processor's event source" if counters
                 else "the kernel offers no event source of the processor; a guest often has none",
@@ -173,7 +174,7 @@ def abilities(facts: Mapping[str, Any], root: Path = ROOT) -> list[Ability]:
                 needs=() if energy else ("bare metal, or an external meter",)),
         Ability(what="NVIDIA devices by NVML", can="nvidia-ml-py" in plugins,
                 why="nvidia-ml-py is installed" if "nvidia-ml-py" in plugins else "nvidia-ml-py is not installed",
-                needs=() if "nvidia-ml-py" in plugins else ("pip install mansard[nvml]",)),
+                needs=() if "nvidia-ml-py" in plugins else (install("nvml"),)),
     ]  # fmt: skip
     started = [x["name"] for x in facts["launchers"] if x["active"]]
     commands = [c for x in facts["launchers"] for c in x["commands"]]

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mansard.core.errors import InputError, UsageError
+from mansard.core.errors import InputError, UsageError, install
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
@@ -79,7 +79,7 @@ def connect(url: str, *, make: bool = True) -> Engine:
     try:
         import sqlalchemy
     except ImportError:
-        raise InputError("the store needs SQLAlchemy and Alembic", hint="pip install 'mansard[history]'") from None
+        raise InputError("the store needs SQLAlchemy and Alembic", hint=install("history")) from None
     path = sqlite_path(url)
     with translated(url):
         if path is None:
@@ -170,7 +170,7 @@ def translated(url: str) -> Iterator[None]:
     except UnicodeEncodeError as error:
         raise InputError(f"the store keeps text, and {error.object[:60]!r} is none", hint="use Unicode") from None
     except (NoSuchModuleError, ImportError) as error:
-        raise InputError(f"no driver for {shown(url)}: {error}", hint="pip install 'mansard[postgresql]'") from None
+        raise InputError(f"no driver for {shown(url)}: {error}", hint=install("postgresql")) from None
 
 
 def _no_room(cause: object, said: str, path: Path | None) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mansard.core.errors import InputError
+from mansard.core.errors import InputError, install
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -158,7 +158,7 @@ def _proposed(y: FloatArray, least: float) -> list[int]:
     try:
         import ruptures
     except ImportError:
-        raise InputError("change points need ruptures", hint="pip install 'mansard[history]'") from None
+        raise InputError("change points need ruptures", hint=install("history")) from None
     sigma = max(noise_of(y), least / 4.0)  # below that a change would not matter anyway
     search = ruptures.Pelt(model="l2", min_size=LEAST_LEVEL, jump=1).fit(y / sigma)
     found = [int(c) for c in search.predict(pen=_PENALTY * math.log(y.size))[:-1]]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mansard.core.ceilings import Area, Ceiling, Ceilings, Resource
-from mansard.core.errors import UsageError
+from mansard.core.errors import UsageError, install
 from mansard.measure import kernels
 from mansard.measure.frameworks import BACKENDS, installed, measure_frameworks
 from mansard.measure.load import LoadWindow
@@ -138,7 +138,7 @@ class _Run:
         if not kernels.available():
             self.find(
                 "numba_missing",
-                "numba is not installed: no vector peak, no cache bandwidth; install mansard[cpu] for them",
+                f"numba is not installed: no vector peak, no cache bandwidth; {install('cpu')} brings both",
             )
             return
         with LoadWindow() as load:

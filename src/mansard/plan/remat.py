@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mansard.core import Unknown, least_time_s
-from mansard.core.errors import InputError, UsageError
+from mansard.core.errors import InputError, UsageError, install
 from mansard.plan.remat_graph import LayerKind, Step
 
 Choice = Literal["recompute", "keep", "offload"]
@@ -373,7 +373,7 @@ def _need_scipy() -> None:
     import importlib.util
 
     if importlib.util.find_spec("scipy") is None:
-        raise InputError("choosing activations needs scipy, which is not installed", hint='pip install "mansard[plan]"')
+        raise InputError("choosing activations needs scipy, which is not installed", hint=install("plan"))
 
 
 def as_json(plan: RematPlan) -> dict[str, Any]:

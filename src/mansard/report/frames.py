@@ -11,7 +11,7 @@ from typing import Any
 
 from mansard.core import Ceilings, Implausible, Unknown
 from mansard.core.ceilings import Ceiling
-from mansard.core.errors import InputError, UsageError
+from mansard.core.errors import InputError, UsageError, install
 from mansard.diagnose.records import Diagnosis, OperatorRow
 from mansard.report.text import clean
 
@@ -258,7 +258,7 @@ def table_of(record: Any) -> Table:
 
 def needs(package: str, extra: str) -> UsageError:
     """Return the error of a package that is not installed."""
-    return UsageError(f"{package} is not installed", hint=f"pip install 'mansard[{extra}]'", code="missing_package")
+    return UsageError(f"{package} is not installed", hint=install(extra), code="missing_package")
 
 
 def to_polars(record: Any) -> Any:
