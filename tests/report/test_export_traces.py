@@ -242,6 +242,8 @@ class Read:
         self.slices: dict[tuple[str, str], list[tuple]] = {}
         self.samples: dict[tuple[str, str, str], list[tuple[int, float]]] = {}
         self.facts: dict[str, str] = {}
+        self.groups: dict[int, tuple[str, str]] = {}
+        self.folded: dict[str, list[str]] = {}
         self.interned: dict[int, dict[tuple[str, int], str]] = {}
         self.open: dict[int, list[tuple]] = {}
         self.last: dict[int, int] = {}
@@ -271,7 +273,7 @@ class Read:
             self.event(packet, packet.track_event)
 
     def track(self, track) -> None:
-        assert track.uuid not in (0, *self.processes, *self.threads, *self.counters)
+        assert track.uuid not in (0, *self.processes, *self.threads, *self.counters, *self.groups)
         if track.HasField("process"):
             assert track.process.pid > 0
             self.processes[track.uuid] = track.process.process_name
@@ -281,9 +283,12 @@ class Read:
             self.tids.add(track.thread.tid)
             self.threads[track.uuid] = (self.processes[track.parent_uuid], track.thread.thread_name)
             self.slices[self.threads[track.uuid]] = []
+        elif not track.HasField("counter"):
+            self.groups[track.uuid] = (self.processes[track.parent_uuid], track.name)
         else:
-            assert track.HasField("counter")
-            key = (self.processes[track.parent_uuid], track.name, track.counter.unit_name)
+            process, group = self.groups.get(track.parent_uuid) or (self.processes[track.parent_uuid], "")
+            self.folded.setdefault(group, []).append(track.name)
+            key = (process, track.name, track.counter.unit_name)
             assert key not in self.samples
             self.counters[track.uuid], self.samples[key] = key, []
 
@@ -395,6 +400,11 @@ def test_every_call_and_sample_is_read_back(sample) -> None:
     assert any("overlapping" in thread for _, thread in read.slices)
     assert {unit for *_, unit in read.samples} == {"ratio"}
     assert sum("share of ceiling: " in name for _, name, _ in read.samples) == 2 * 40
+    # Tracks of operators are folded under one row of each device; those of lanes are seen at once.
+    assert len(read.groups) == 2
+    assert all(name.startswith("share of ceiling: ") for name in read.folded["share of ceiling by operator"])
+    assert len(read.folded["share of ceiling by operator"]) == 2 * 40
+    assert {name.partition(",")[0] for name in read.folded[""]} == {"share of ceiling", "share not known"}
     assert read.facts["origin_ns"] == "1000000000"
     assert read.facts["verdict: a.json: device 1"] == clean(sample.verdict.sentence)
 

@@ -93,6 +93,7 @@ class _Writer:
         self.uuid = next(uuids)
         self.numbers: dict[tuple[str, str], int] = {}
         self.begins: dict[tuple[int, bool], tuple[Any, Any]] = {}
+        self.groups: dict[str, int] = {}
 
     def packets(self, drawing: Drawing | None) -> Iterator[Any]:
         """Yield the packets.
@@ -106,6 +107,8 @@ class _Writer:
         for rank, thread in enumerate(self.process.threads):
             yield from self._thread(thread, rank)
         for rank, counter in enumerate(self.process.counters, len(self.process.threads)):
+            if counter.group and counter.group not in self.groups:
+                yield self._group(counter.group, rank)
             yield from self._counter(counter, rank)
 
     def _packet(self) -> Any:
@@ -198,8 +201,16 @@ class _Writer:
                 entry.name = text
         return number
 
+    def _group(self, name: str, rank: int) -> Any:
+        """Return the track that others hang below: viewers show it folded, as one row."""
+        packet, self.groups[name] = self._child(rank)
+        packet.track_descriptor.name = name
+        packet.track_descriptor.child_ordering = self.pb.TrackDescriptor.EXPLICIT
+        return packet
+
     def _counter(self, track: CounterTrack, rank: int) -> Iterator[Any]:
         packet, uuid = self._child(rank)
+        packet.track_descriptor.parent_uuid = self.groups.get(track.group, self.uuid)
         packet.track_descriptor.name = track.name
         packet.track_descriptor.counter.unit_name = track.unit
         yield packet

@@ -25,6 +25,8 @@ from mansard.trace.run import Operator, RunTrace
 
 #: Most calls that are written, and most operators with a counter track of their own.
 MOST_CALLS, MOST_TRACKS = 200_000, 40
+#: The heading of the tracks of single operators.
+BY_OPERATOR = "share of ceiling by operator"
 _NAME = 300
 _NO_LENGTH = "not known: the call has no length by the clock of the profile"
 
@@ -91,12 +93,14 @@ class CounterTrack:
         unit: Unit of the values.
         at_ns: Since when a value holds, since the start of the drawing, in order [ns].
         value: The values; all are numbers, since what is not known has a track of its own.
+        group: Under which heading it is folded away, where the format can; empty for one that is always seen.
     """
 
     name: str
     unit: str
     at_ns: Int64Array
     value: FloatArray
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,7 +363,7 @@ class _Painter:
             used.add(name)
             mine = self.order[ops == kind]
             mine = mine[np.isfinite(self.shares[mine])]
-            yield self._track(name, mine, self.shares[mine])
+            yield replace(self._track(name, mine, self.shares[mine]), group=BY_OPERATOR)
 
     def _track(self, name: str, calls: npt.NDArray[np.int64], values: FloatArray) -> CounterTrack:
         """Return a step function: the value while a call runs, 0 where none does; a later call takes over from an earlier one."""
