@@ -13,6 +13,7 @@ from mansard.report.trace_layout import table as table
 from mansard.report.trace_metrics import metrics_lines
 from mansard.report.trace_names import apart, labels
 from mansard.report.trace_regions import occurrences_lines, selected_lines
+from mansard.report.trace_speeds import speeds_lines
 
 Document = Mapping[str, Any]
 _NAME, _OPERATOR = 60, 72  # columns of a name where there is room
@@ -148,6 +149,8 @@ def kernels_lines(document: Document, limit: int) -> list[str]:
     lines += ["", *table(["category", "calls", "total", "share of kernel time"], rows)] if rows else []
     if "selected" in document:
         lines += selected_kernel_lines(document["selected"])
+    if "speed_of_light" in document:
+        lines += speeds_lines(document["speed_of_light"], limit)
     if "launches" in document:
         lines += launches_lines(document["launches"], limit)
     return lines + _work_lines(document, limit) + _collective_lines(document["collectives"][:limit]) + notes(document)

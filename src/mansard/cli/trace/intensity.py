@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mansard.cli import options as shared
 from mansard.cli.trace.common import file_options, ncu_option
 
 if TYPE_CHECKING:
@@ -30,12 +31,13 @@ if TYPE_CHECKING:
     help="With --trim: what --flops and --bytes count; those of the whole profile are scaled by kernel time.",
 )
 @ncu_option
-@click.option("--dtype", help="Element type of the matrix work, such as bf16.")
+@click.option("--kernel", metavar="NAME", help="Only kernels with this name; `*` and `?` are wildcards.")
+@shared.work_dtype
 @click.option("--peak", metavar="RATE", help='Dense peak, "989 TFLOP/s"; wins over the catalogue.')
-@click.option("--peak-tflops", type=float, help="The same as a plain number of TFLOP/s.")
+@shared.peak_tflops
 @click.option("--bandwidth", metavar="RATE", help='Memory bandwidth, "3.35 TB/s"; wins over the catalogue.')
 @click.option("--hbm-bw-gbps", type=float, help="The same as a plain number of GB/s.")
-@click.option("--hardware", metavar="NAME", help="The product, where the file does not tell.")
+@shared.hardware
 def command(**options: Any) -> int:
     """Arithmetic intensity of one device of FILE. Without bytes there is no class.
 
@@ -59,6 +61,7 @@ def command(**options: Any) -> int:
     from mansard.report.trace_document import intensity_document, no_kernel_findings
     from mansard.report.trace_text import intensity_lines
     from mansard.trace.prepare import device_index
+    from mansard.trace.window import only_kernels
 
     if options["bandwidth"] is not None and options["hbm_bw_gbps"] is not None:
         raise UsageError("--bandwidth and --hbm-bw-gbps are the same thing", hint="give one of them")
@@ -70,6 +73,8 @@ def command(**options: Any) -> int:
     empty = no_kernel_findings(timeline)
     if empty:
         raise UndecidedError(empty[0].text, hint="choose another --trim" if options["trim"] else "", code="no_kernels")
+    if options["kernel"] is not None:
+        timeline = only_kernels(timeline, options["kernel"])
     device = _device(timeline, device_index(timeline, options["device"]))
     used = amounts(timeline, options, device)
     chip = identify([timeline.devices[device]], hardware=options["hardware"])
@@ -85,6 +90,8 @@ def command(**options: Any) -> int:
         findings=used.findings, rows=used.rows,
     )  # fmt: skip
     scope = f"window {options['trim'][0]} to {options['trim'][1]}" if options["trim"] else "whole profile"
+    if options["kernel"] is not None:
+        scope += f", kernels {options['kernel']!r}"
     document = intensity_document(timeline, found, timeline.devices[device], chip, scope, used.evidence)
     deliver(document, intensity_lines, as_json=options["as_json"])
     above = isinstance(found.share_of_ceiling, Implausible) or isinstance(found.compute_share, Implausible)

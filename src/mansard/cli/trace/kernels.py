@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
+from mansard.cli import options as shared
 from mansard.cli.trace.common import file_options, ncu_option
 
 
@@ -19,13 +19,12 @@ from mansard.cli.trace.common import file_options, ncu_option
 @click.option("--match", type=click.Choice(["auto", "exact", "contains", "startswith", "glob", "regex"]), default="auto",
               show_default=True, help="How the name is compared; auto: a wildcard, else part of the name.")  # fmt: skip
 @click.option("--limit", type=click.IntRange(min=1), default=30, show_default=True, help="Rows of the text.")
-@click.option(
-    "--rules", type=click.Path(path_type=Path), help="Own rules of kernel categories, before the shipped ones."
-)
+@shared.categories
 @click.option("--launches", is_flag=True, help="Also how kernels were launched, and how full the device is.")
 def command(**options: Any) -> int:
     """List the kernels of FILE by summed time. Names that no rule knows are unclassified, and shown.
 
+    Of an Nsight Compute report also each kernel's shares of the limits of its device, as the tool measured them.
     With recorded shapes, or --ncu, also their FLOP and bytes, the operators that launched them, and collectives with their
     message sizes; what is known of which share of kernel time is said.
 
@@ -41,6 +40,7 @@ def command(**options: Any) -> int:
     from mansard.report.trace_document import kernels_document
     from mansard.report.trace_host import selected_kernels
     from mansard.report.trace_launches import launches_document
+    from mansard.report.trace_speeds import speeds_document
     from mansard.report.trace_text import kernels_lines
     from mansard.trace.categories import load_rules, shipped_rules
     from mansard.trace.collectives_of import collectives_of
@@ -67,6 +67,9 @@ def command(**options: Any) -> int:
     )  # fmt: skip
     if options["name"] is not None:
         document["selected"] = selected_kernels(timeline)
+    measured = speeds_document(timeline)
+    if measured:
+        document["speed_of_light"] = measured
     if options["launches"]:
         document["launches"] = launches_document(timeline)
     deliver(document, lambda d: kernels_lines(d, options["limit"]), as_json=options["as_json"])

@@ -270,6 +270,7 @@ _SAME = {
     ("GPU Speed Of Light", "Duration"): "gpu__time_duration.sum",  # 2019 to 2020
     ("GPU Speed Of Light Throughput", "SM Frequency"): "smsp__cycles_elapsed.avg.per_second",
     ("GPU Speed Of Light Throughput", "DRAM Frequency"): "dram__cycles_elapsed.avg.per_second",
+    ("Memory Workload Analysis", "Memory Throughput"): "dram__bytes.sum.per_second",
 }
 
 

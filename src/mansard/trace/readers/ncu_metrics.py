@@ -104,11 +104,16 @@ def measured(values: Mapping[str, float], compute_capability: str) -> Measured:
     (4000.0, 'the report does not count f32 instructions')
     """
     time = _one(values, "gpu__time_duration.sum", "gpu__time_duration.avg")
-    read, write = _one(values, "dram__bytes_read.sum"), _one(values, "dram__bytes_write.sum")
-    dram = _one(values, "dram__bytes.sum")
-    if isinstance(dram, Unknown):
-        dram = read + write
     notes: list[str] = []
+    read, write = (_moved(values, f"dram__bytes_{way}.sum", time, notes) for way in ("read", "write"))
+    counts = (
+        _one(values, "dram__bytes.sum"),
+        _one(values, "dram__bytes_read.sum") + _one(values, "dram__bytes_write.sum"),
+    )
+    dram = next((c for c in counts if is_known(c)), counts[1])
+    if isinstance(dram, Unknown):  # a details page has the rate alone
+        rated = _moved(values, "dram__bytes.sum", time, notes)
+        dram = rated if is_known(rated) else read + write
     levels: dict[str, MaybeFloat] = {"DRAM": dram}
     l2 = _one(values, "lts__t_bytes.sum")
     if is_known(l2):
@@ -139,6 +144,16 @@ def _one(values: Mapping[str, float], *names: str) -> MaybeFloat:
         if name in values:
             return values[name]
     return Unknown(f"the report does not hold {names[0]}", (_RAW_PAGE,))
+
+
+def _moved(values: Mapping[str, float], name: str, time: MaybeFloat, notes: list[str]) -> MaybeFloat:
+    """Return bytes that were counted, or their rate times the time, as pages without the count have it."""
+    counted = _one(values, name)
+    rate = values.get(f"{name}.per_second")
+    if is_known(counted) or rate is None or not is_known(time):
+        return counted
+    notes.append(f"{name} is its rate x time")
+    return rate * time
 
 
 def _l1(values: Mapping[str, float], notes: list[str]) -> MaybeFloat:
