@@ -40,6 +40,7 @@ def test_communication_of_a_step_by_hand():
     assert model.strong_s(8) == pytest.approx(0.02 + 0.5 + 0.56014)
     assert model.weak_s(8) == pytest.approx(0.02 + 4.0 + 0.56014)
     assert model.weak_efficiency_ratio(8) == pytest.approx(4.02 / 4.58014)
+    assert model.scaled_speedup_ratio(8) == pytest.approx(32.02 / 4.58014)
     assert model.comm_s(1) == 0.0
     # N* = sqrt((4 - 0.64) / 20 us) = 409.9
     assert model.stops_paying().n == 410

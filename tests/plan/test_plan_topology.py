@@ -168,3 +168,5 @@ def test_of_equal_shapes_the_one_with_fewer_messages_is_first():
     document = json.loads(result.stdout)
     assert [row["shape"] for row in document["shapes"]] == ["2x2x2", "8x1x1"]
     assert "2x2x2 before 8x1x1" in run("8x1x1", "2x2x2", "--on", "tpu-v5p", *COMMON).output
+    # Four of 4x2x1 wrap: 2 + 1 links against three, so that neither is before the other.
+    assert "2x2x2 and 4x2x1 are as good here" in run("2x2x2", "4x2x1", "--on", "tpu-v5p", *COMMON).output

@@ -93,6 +93,16 @@ class ScaleModel:
         """Return T(1) / T(N) of work that grows with N."""
         return self.weak_s(1) / self.weak_s(n)
 
+    def scaled_speedup_ratio(self, n: int) -> float:
+        """Return the work that N devices do over that of one in the same time, where each has as much as one had.
+
+        Source: Gustafson 1988; without communication it is s + (1 - s) N.
+
+        >>> round(ScaleModel(serial_s=0.05, parallel_s=0.95).scaled_speedup_ratio(8), 2)
+        7.65
+        """
+        return (self.serial_s + _devices(n) * self.parallel_s) / self.weak_s(n)
+
     @property
     def limit_ratio(self) -> float:
         """The speedup that no N exceeds: infinite where nothing is serial and nothing is sent.

@@ -29,7 +29,7 @@ def _rows(model: ScaleModel, at: Sequence[int]) -> list[dict[str, Any]]:
     return [
         {"n": n, "time_s": model.strong_s(n), "comm_s": model.comm_s(n), "speedup": model.speedup_ratio(n),
          "strong_efficiency_ratio": model.strong_efficiency_ratio(n), "weak_time_s": model.weak_s(n),
-         "weak_efficiency_ratio": model.weak_efficiency_ratio(n)} for n in at
+         "weak_efficiency_ratio": model.weak_efficiency_ratio(n), "scaled_speedup": model.scaled_speedup_ratio(n)} for n in at
     ]  # fmt: skip
 
 
@@ -50,7 +50,10 @@ def model_document(
         "model": "T(N) = T_serial + T_parallel / N + 2 (N - 1) alpha + 2 D (N - 1) / (N W)", "parts": _parts(model),
         "limit": _limit(model), "best_n": stop.n, "stops_paying": stop.text, "efficiency_floor": efficiency_ratio,
         "last_n_above": model.last_above(efficiency_ratio), "rows": _rows(model, at), "measured": [], "fit": None,
-        "notes": ["weak scaling: each device keeps the parallel time, the serial time and the message stay"],
+        "notes": [
+            "weak scaling: each device keeps the parallel time, the serial time and the message stay; scaled speedup: the work of N "
+            "devices over that of one, each for its time (Gustafson)"
+        ],
     }  # fmt: skip
 
 

@@ -58,7 +58,7 @@ def _table(document: Mapping[str, Any]) -> list[str]:
     head = ["N", "time", "speedup", "efficiency"]
     parts = document["from"] == "parts"  # of a fit of strong scaling, weak scaling was not measured
     if parts:
-        head += ["weak efficiency"]
+        head += ["weak efficiency", "scaled speedup"]
     if measured:
         head += ["measured", "its efficiency"]
     table = [head]
@@ -67,7 +67,7 @@ def _table(document: Mapping[str, Any]) -> list[str]:
         time = f"{row['time_s']:.4g} T(1)" if document["relative"] else format_s(row["time_s"])
         cells = [str(row["n"]), time, f"{row['speedup']:.3g}x", format_ratio(main)]
         if parts:
-            cells.append(format_ratio(row["weak_efficiency_ratio"]))
+            cells += [format_ratio(row["weak_efficiency_ratio"]), f"{row['scaled_speedup']:.3g}x"]
         if measured:
             seen = measured.get(row["n"])
             cells += [format_s(seen["time_s"]), format_ratio(seen["efficiency_ratio"])] if seen else ["", ""]

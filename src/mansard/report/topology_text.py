@@ -70,7 +70,16 @@ def _beside(document: Mapping[str, Any]) -> list[str]:
             f"{two['best']['tokens_per_s_and_device']:.4g} tokens a second and device against "
             f"{one['best']['tokens_per_s_and_device']:.4g}, messages {_share(two)} of the step against {_share(one)}"
         )  # fmt: skip
-        lines += ["", f"{one['shape']} before {two['shape']}: {why}"]
+        same = all(
+            f"{one['best'][k]:.4g}" == f"{two['best'][k]:.4g}" for k in ("tokens_per_s_and_device", "messages_s")
+        )
+        if same and one["best"]["fits"] == two["best"]["fits"]:
+            lines += [
+                "",
+                f"{one['shape']} and {two['shape']} are as good here: as many tokens a second and device, as long messages",
+            ]
+        else:
+            lines += ["", f"{one['shape']} before {two['shape']}: {why}"]
     left = sorted({name for row in rows for name in row["without_latency"]})
     if left:
         lines += [
