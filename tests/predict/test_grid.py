@@ -107,3 +107,16 @@ def test_points_that_cannot_be():
     )
     with pytest.raises(UndecidedError):
         bound_points(s, phase="decode", batch=1, context=1, machines=[vector_only])
+
+
+def test_a_sweep_takes_the_ranges_that_measure_takes():
+    from mansard.core.errors import UsageError
+    from mansard.predict.sweep import parse_sweep
+
+    assert parse_sweep(["batch=1..8x2,100", "context=1024..4096+2048"]) == {
+        "batch": [1, 2, 4, 8, 100],
+        "context": [1024, 3072, 4096],
+    }
+    for text in ("batch=1..8x1", "batch=0..8x2", "batch=1..8", "batch=1,1", "batch=1..2x1.5"):
+        with pytest.raises(UsageError):
+            parse_sweep([text])

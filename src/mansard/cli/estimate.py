@@ -60,7 +60,9 @@ _PHASES = ("train", "prefill", "decode", "mixed", "verify")
     type=click.Path(path_type=Path),
     help="Expect what `mansard validate -o FILE` saw, not public runs.",
 )
-@click.option("--sweep", multiple=True, metavar="KEY=A,B,C", help="A row per value; several make a grid.")
+@click.option(
+    "--sweep", multiple=True, metavar="KEY=A,B,C", help="A row per value, 1..64x2 a range; several make a grid."
+)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the document (or a sweep as .csv).")
 @shared.force
 @shared.as_json
@@ -68,6 +70,8 @@ def command(model: str, **options: Any) -> int:
     """Count what MODEL must consume, and how fast a machine can let it.
 
     MODEL is a config.json, a folder that holds one, or a shipped name.
+
+    Exit code 1 where a row of a sweep could not be worked out.
 
     \b
       mansard estimate llama-3.1-8b --on h100-sxm --context 4096 --batch 8

@@ -21,13 +21,16 @@ KEYS = (*_NUMBERS, *_PLAN, *_WORDS, "on")
 
 
 def parse_sweep(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """Return the values of each key of `key=a,b,c`.
+    """Return the values of each key of `key=a,b,c`; numbers may be ranges, as `mansard measure` takes them.
 
     Raises:
-        UsageError: an unknown key, a key twice, no values, or a value that is no number where one is needed.
+        UsageError: an unknown key, a key or value twice, no values, a range without an end, or a value that is no number
+            where one is needed.
 
     >>> parse_sweep(["batch=1,2", "kv=bf16,fp8"])
     {'batch': [1, 2], 'kv': ['bf16', 'fp8']}
+    >>> parse_sweep(["batch=1..100x3"])
+    {'batch': [1, 3, 9, 27, 81, 100]}
     """
     grid: dict[str, list[Any]] = {}
     for text in texts:
@@ -40,8 +43,24 @@ def parse_sweep(texts: Sequence[str]) -> dict[str, list[Any]]:
         parts = [v.strip() for v in values.split(",")]
         if not all(parts):
             raise UsageError(f"an empty value in {text!r}", hint="key=a,b,c")
-        grid[key] = parts if key in (*_WORDS, "on") else [_whole(key, v) for v in parts]
+        grid[key] = parts if key in (*_WORDS, "on") else [n for v in parts for n in _numbers(key, v)]
+        if len(set(grid[key])) != len(grid[key]):
+            raise UsageError(f"{text} has a value twice")
     return grid
+
+
+def _numbers(key: str, text: str) -> list[int]:
+    """Return the numbers of `8`, `1..64x2` or `1..64+16`; the end of a range is there once."""
+    if ".." not in text:
+        return [_whole(key, text)]
+    from mansard.measure.config.sweeps import SweepError, range_values
+    from mansard.measure.config.typed import typed_option
+
+    try:
+        values, _added = range_values(**typed_option(text))
+    except SweepError as error:
+        raise UsageError(f"{key}={text}: {error}", hint="a range is 1..64x2 or 1..64+16") from None
+    return [_whole(key, str(v)) for v in values]
 
 
 def _whole(key: str, text: str) -> int:
