@@ -104,6 +104,7 @@ def import_(files: tuple[Path, ...], name: str | None, **options: Any) -> int:
     """Take in results of other programs, or an archive of `baseline export`.
 
     Read are nccl-tests, nvbandwidth, nvbench, google/benchmark, pyperf and pytest-benchmark, beside every document of mansard.
+    With --as the exit code is that of `baseline add`.
     """
     from mansard.core.document import dumps, header
     from mansard.core.errors import UsageError

@@ -53,6 +53,9 @@ def cli() -> None:
                                    a model on a machine you do not have
 
     Every verb has --help, --json and examples; docs/ has the rest.
+
+    Exit code 0 done, 1 a check failed, 2 a wrong command line, 3 no judgement is possible, 4 a file or the machine cannot be used;
+    a verb that ends with 1 or 3 says in its help when.
     """
 
 

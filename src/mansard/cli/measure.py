@@ -110,6 +110,9 @@ def command(ctx: click.Context, /, **given: Any) -> int:
     with its audit and verdict, into detailed.json, summary.csv and ceilings.json. Run it on an idle machine: what
     others use is missing from the figures, and is reported beside them.
 
+    Exit code 1 where a point failed, 3 where one is implausible or nothing was measured; with --against 1 slower, 3 not
+    decided.
+
     \b
     The ceilings of this machine, or a part of them:
       mansard measure

@@ -45,6 +45,8 @@ def command(
     Without --runs, four small models with random weights (dense, grouped-query, experts) do prompts, decode steps and training steps
     on this machine under PyTorch, in about a minute, against its measured ceilings. Each run is predicted from the other models.
 
+    Exit code 3 where nothing was compared, or a run was faster than its bound.
+
     \b
       mansard validate -o mine.json
       mansard estimate config.json --on out/ceilings.json --context 512 \\

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 def command(model: str, **options: Any) -> int:
     """Compare xPyD splits of MODEL with engines that read and decode: goodput per device, and what the limits force.
 
+    Exit code 3 where no split meets the limits.
+
     \b
       mansard plan disaggregate llama-3.1-70b --on h100-sxm --prompt 4096 \\
         --output 512 --ttft "500 ms" --tpot "20 ms"

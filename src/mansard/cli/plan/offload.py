@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 def command(model: str | None, **options: Any) -> int:
     """Say what is left of a decode step when experts (or layers) of MODEL stay on the host.
 
+    Exit code 3 where it fits in no way.
+
     \b
       mansard plan offload qwen3-30b-a3b --on rtx-4090 --context 4096 \\
         --routing zipf:1

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 def command(model: str, **options: Any) -> int:
     """Say which activations of MODEL to keep, to recompute and to offload, so that a step is fastest in its memory.
 
+    Exit code 3 where no choice fits into the memory.
+
     \b
       mansard plan remat llama-3.1-8b --on h100-sxm --seq 8192 --batch 16 --dp 8 \\
         --zero 3

@@ -64,6 +64,8 @@ if TYPE_CHECKING:
 def command(model: str, **options: Any) -> int:
     """Say how to divide MODEL over many devices: every plan is built, those that fit are timed, the best is shown.
 
+    Exit code 3 where no plan fits and meets the limits.
+
     \b
       mansard plan shard llama-3.1-405b --on h100-sxm --devices 1024 \\
         --network "50 GB/s" --batch 2048 --seq 8192

@@ -43,6 +43,8 @@ def command(models: tuple[str, ...], **options: Any) -> int:
 
     MODEL is a config.json, a folder that holds one, or a shipped name; several are put side by side.
 
+    Exit code 3 where none of the devices is known to hold it.
+
     \b
       mansard plan size llama-3.1-70b --on h100-sxm,h200,mi300x --context 8192 \\
         --concurrency 32

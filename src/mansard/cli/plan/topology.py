@@ -42,6 +42,8 @@ def command(shapes: tuple[str, ...], **options: Any) -> int:
 
     A shape is `4x4x8` chips of a torus, `8` GPUs of a node, `2:4x4` two slices, `4:8` four nodes of eight.
 
+    Exit code 3 where no shape could be judged.
+
     \b
       mansard plan topology 2x2x2 4x2x1 --on tpu-v5p --model llama-3.1-8b \\
         --batch 64 --seq 4096

@@ -15,6 +15,8 @@ from mansard.cli.trace.common import file_options
 def command(**options: Any) -> int:
     """List the calls of the runtime in FILE by name, the waits of the host, and how long launches of kernels take and wait.
 
+    Exit code 3 where no calls of the runtime were recorded, or the file is incomplete: what there is is printed.
+
     \b
       mansard trace calls profile.sqlite
       mansard trace calls trace.json.gz --trim 1.2 1.5 --json

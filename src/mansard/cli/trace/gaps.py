@@ -17,6 +17,8 @@ from mansard.cli.trace.common import file_options
 def command(**options: Any) -> int:
     """List the longest gaps between kernels of FILE: when, how long, why, what ran before and after, and what launched that.
 
+    Exit code 3 where no kernels were recorded, or the file is incomplete: what there is is printed.
+
     \b
       mansard trace gaps profile.sqlite --over "1 ms"
       mansard trace gaps trace.json.gz --with-copies --json

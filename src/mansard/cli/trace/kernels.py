@@ -28,6 +28,8 @@ def command(**options: Any) -> int:
     With recorded shapes, or --ncu, also their FLOP and bytes, the operators that launched them, and collectives with their
     message sizes; what is known of which share of kernel time is said.
 
+    Exit code 3 where no kernels were recorded, or the file is incomplete: what there is is printed.
+
     \b
       mansard trace kernels profile.sqlite --limit 20
       mansard trace kernels trace.json.gz --json

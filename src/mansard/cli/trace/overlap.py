@@ -14,6 +14,8 @@ from mansard.cli.trace.common import file_options
 def command(**options: Any) -> int:
     """Say for each device of FILE how long compute, communication and copies run, and run at once.
 
+    Exit code 3 where no kernels were recorded, or the file is incomplete: what there is is printed.
+
     \b
       mansard trace overlap profile.sqlite --json
     """

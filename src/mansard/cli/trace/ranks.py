@@ -27,6 +27,8 @@ def command(files: tuple[str, ...], memory_limit: str | None, jobs: int | None, 
     and left out. The time of a communication kernel is waiting plus transfer: the shortest of its peers is nearest to
     the transfer. Documents of mansard run are compared by the work of their own that ranks have in a step.
 
+    Exit code 3 where who makes the others wait cannot be told, or a file was left out.
+
     \b
       mansard trace ranks rank*.json.gz
       mansard trace ranks run-0.json run-1.json

@@ -22,6 +22,8 @@ from mansard.cli.trace.common import file_options
 def command(**options: Any) -> int:
     """List the ranges of FILE: time on the CPU, and the device work that calls inside them launched.
 
+    Exit code 3 where no kernels were recorded, or the file is incomplete: what there is is printed.
+
     \b
       mansard trace regions profile.sqlite
       mansard trace regions profile.sqlite --region 'aten::*' --match glob --json

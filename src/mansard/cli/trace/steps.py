@@ -17,6 +17,8 @@ from mansard.cli.trace.common import file_options
 def command(**options: Any) -> int:
     """Find the steps of FILE. That none were found is an answer, with exit code 0.
 
+    Exit code 3 where no kernels were recorded, or the file is incomplete.
+
     \b
       mansard trace steps trace.json.gz
       mansard trace steps profile.sqlite --marker train_step

@@ -16,6 +16,8 @@ from mansard.cli.trace.common import file_options
 def command(**options: Any) -> int:
     """Say what each stream of FILE did: kernels, their sum and union, copies, span; and how many kernels ran at once.
 
+    Exit code 3 where no kernels were recorded, or the file is incomplete: what there is is printed.
+
     \b
       mansard trace streams profile.sqlite
       mansard trace streams trace.json.gz --device 0 --json
