@@ -103,7 +103,7 @@ def test_of_several_devices_the_busiest_is_drawn_and_the_others_are_named(tmp_pa
     path.write_text(dumps({**document, "device": "0", "other_devices": [{**document, "device": "1"}]}))
     result = CliRunner().invoke(command, ["figures", str(path), "-o", str(tmp_path / "f"), "--as", "png", "--json"])
     assert json.loads(result.stdout)["notes"] == [
-        "the figures are of d.json:0, the busiest device; 1 others are not drawn"
+        "the figures are of d.json:0, the busiest device; 1 other is not drawn"
     ]
 
 

@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from mansard.cli.export import command
-from mansard.core import Demand, Grade, Unknown, UsageError
+from mansard.core import Demand, Grade, Unknown
+from mansard.core.errors import InputError, UsageError
 from mansard.core.document import dumps
 from mansard.report.document import to_document
 from mansard.report.exports import chrome, perfetto
@@ -500,7 +501,7 @@ def test_a_missing_package_is_one_error_that_names_the_extra(tmp_path, mixed, mo
     monkeypatch.setattr(sys, "meta_path", [NoPerfetto(), *sys.meta_path])
     path, out = mixed.trace(tmp_path / "t.json"), tmp_path / "x.pftrace"
     error = invoke("perfetto", path, "--hardware", "h100-sxm", "-o", out).exception
-    assert isinstance(error, UsageError)
+    assert isinstance(error, InputError)
     assert "perfetto is not installed" in str(error)
     assert "mansard[perfetto]" in error.hint
     assert not out.exists()
@@ -516,7 +517,7 @@ def test_a_package_that_cannot_be_loaded_says_why(tmp_path, monkeypatch) -> None
         (place / "__init__.py").touch()
     without_perfetto(monkeypatch)
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(UsageError, match=r"cannot be loaded: gencode 9\.0 runtime 5\.0"):
+    with pytest.raises(InputError, match=r"cannot be loaded: gencode 9\.0 runtime 5\.0"):
         writer_of("x.pftrace.gz")
     for name in loaded():
         del sys.modules[name]

@@ -106,4 +106,4 @@ def _write(text: str, options: dict[str, Any]) -> None:
 
 
 def _width() -> int:
-    return max(60, min(160, shutil.get_terminal_size((80, 24)).columns))
+    return max(40, min(160, shutil.get_terminal_size((80, 24)).columns))

@@ -21,7 +21,7 @@ _TABLES = ("operators", "parts", "advice", "ceilings", "points")
 
 @click.command("export", short_help="Write results as CSV, Parquet, Perfetto, OpenMetrics, JUnit, ...")
 @click.argument("form", metavar="FORMAT", type=click.Choice(FORMATS))
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path, allow_dash=True),
               help="File, or directory for figures. [default: stdout]")  # fmt: skip
 @click.option(
@@ -163,7 +163,13 @@ def _figures(files: tuple[Path, ...], output: Path | None, options: dict[str, An
         )
     name, shown, _ = sources.diagnoses[0]
     others = len(sources.diagnoses) - 1
-    notes = [f"the figures are of {name}, the busiest device; {others} others are not drawn"] if others else []
+    notes = (
+        [
+            f"the figures are of {name}, the busiest device; {others} {'other is' if others == 1 else 'others are'} not drawn"
+        ]
+        if others
+        else []
+    )
     forms = [f.strip() for f in options["figure_forms"].split(",") if f.strip()]
     for note in notes:
         click.echo(note, err=True)

@@ -51,7 +51,8 @@ def figures(
         force: Replace files that exist.
 
     Raises:
-        UsageError: matplotlib is not installed, an unknown format, or a file exists or cannot be written.
+        InputError: matplotlib is not installed.
+        UsageError: an unknown format, or a file exists or cannot be written.
     """
     return write_figures(figures_of_run(diagnosis), directory, formats, force=force)
 

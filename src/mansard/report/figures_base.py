@@ -79,7 +79,8 @@ def write_figures(
         force: Replace files that exist.
 
     Raises:
-        UsageError: matplotlib is not installed, an unknown format, a file exists, or the directory cannot be made.
+        InputError: matplotlib is not installed.
+        UsageError: an unknown format, a file exists, or the directory cannot be made.
         InputError: a file cannot be written.
     """
     targets = targets_of(drawn, directory, formats, force=force)

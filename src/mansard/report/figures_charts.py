@@ -51,7 +51,8 @@ def page_figures(page: Page, directory: Path, formats: Sequence[str] = FORMATS, 
         force: Replace files that exist.
 
     Raises:
-        UsageError: matplotlib is not installed, an unknown format, or a file exists or cannot be written.
+        InputError: matplotlib is not installed.
+        UsageError: an unknown format, or a file exists or cannot be written.
     """
     drawn: dict[str, tuple[str, Callable[[], Figure]]] = {}
     several = len(page.diagnoses) > 1

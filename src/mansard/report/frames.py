@@ -256,9 +256,9 @@ def table_of(record: Any) -> Table:
     )
 
 
-def needs(package: str, extra: str) -> UsageError:
+def needs(package: str, extra: str) -> InputError:
     """Return the error of a package that is not installed."""
-    return UsageError(f"{package} is not installed", hint=install(extra), code="missing_package")
+    return InputError(f"{package} is not installed", hint=install(extra), code="missing_package")
 
 
 def to_polars(record: Any) -> Any:

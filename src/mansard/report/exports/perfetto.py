@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any
 
 from mansard.core.document import TOOL_VERSION
-from mansard.core.errors import UsageError
+from mansard.core.errors import InputError
 from mansard.report.exports.tracks import CounterTrack, Drawing, Kind, Process, Thread
 from mansard.report.frames import needs
 
@@ -27,7 +27,7 @@ def writer() -> Callable[[Drawing], Iterator[bytes]]:
     """Return what writes a drawing, in pieces that follow each other in a file.
 
     Raises:
-        UsageError: the `perfetto` package is missing or cannot be loaded; known before anything is read.
+        InputError: the `perfetto` package is missing or cannot be loaded; known before anything is read.
     """
     return partial(_pieces, schema=_schema())
 
@@ -44,8 +44,8 @@ def _schema() -> Any:
     return perfetto_trace_pb2
 
 
-def _broken(error: Exception) -> UsageError:
-    return UsageError(
+def _broken(error: Exception) -> InputError:
+    return InputError(
         f"the package perfetto cannot be loaded: {error}",
         hint="pip install --upgrade 'mansard[perfetto]'",
         code="missing_package",
