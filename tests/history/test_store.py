@@ -447,3 +447,11 @@ def test_a_baseline_never_starts_with_what_cannot_be(tmp_path: Path) -> None:
         assert "1 of its 2 figures cannot be believed" in found.text
         again = add_to_baseline(store, "main", both, source="a.json", labels={"zone": {"zone": "a"}})
         assert (again.action, "its labels are others" in again.text) == ("unchanged", True)
+
+
+def test_a_store_that_one_may_not_write_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "s.db"
+    monkeypatch.setattr(os, "access", lambda *_: False)  # whoever runs the tests may write anywhere
+    with pytest.raises(InputError) as caught, translated(f"sqlite:///{path}"):
+        raise sqlite3.OperationalError("attempt to write a readonly database")
+    assert f"get rights to {tmp_path}" in caught.value.hint

@@ -165,12 +165,21 @@ def translated(url: str) -> Iterator[None]:
         cause = error.orig if isinstance(error, DBAPIError) else error
         said = (cause.strerror if isinstance(cause, OSError) else "") or str(cause).strip() or str(error)
         full = _no_room(cause, said, sqlite_path(url))
-        hint = _ROOM if full else f"check --store or {VARIABLE}"
+        hint = _ROOM if full else _rights(sqlite_path(url)) or f"check --store or {VARIABLE}"
         raise InputError(f"the store {shown(url)} failed: {said.splitlines()[0]}", hint=hint) from None
     except UnicodeEncodeError as error:
         raise InputError(f"the store keeps text, and {error.object[:60]!r} is none", hint="use Unicode") from None
     except (NoSuchModuleError, ImportError) as error:
         raise InputError(f"no driver for {shown(url)}: {error}", hint=install("postgresql")) from None
+
+
+def _rights(path: Path | None) -> str:
+    """Return what to do where this user may not write the file of a store or beside it; empty where they may."""
+    if path is None or not path.parent.is_dir():
+        return ""
+    if os.access(path.parent, os.W_OK | os.X_OK) and (not path.exists() or os.access(path, os.W_OK)):
+        return ""
+    return f"SQLite writes beside a store even to read it: get rights to {path.parent}, or copy the store"
 
 
 def _no_room(cause: object, said: str, path: Path | None) -> bool:
