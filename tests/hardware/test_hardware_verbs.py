@@ -306,3 +306,51 @@ def test_block_formats_have_the_peak_of_their_elements(
     found = document(capsys, "hardware", "peak", "b200", "--dtype", name, "--achieved", "3 PFLOP/s")["achieved"]
     assert found["peak_from"]["dtype"] == dtype
     assert found["share"] == pytest.approx(3e15 / peak, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "status", "share"),
+    [
+        # 4.1 of the 4.8 TB/s of the data sheet: 0.854.
+        (["h200", "--achieved", "4.1 TB/s"], 0, "ok", 0.8542),
+        # NVLink 4 of 900 GB/s counts both ways; 360 GB/s of one way's 450: 0.8.
+        (["h100-sxm", "--of", "nvlink", "--achieved", "360 GB/s"], 0, "ok", 0.8),
+        # A bus bandwidth of 480 GB/s (all-reduce in the switch) exceeds the 450 of one way.
+        (["h100-sxm", "--of", "nvlink", "--achieved", "480 GB/s"], 3, "implausible", 1.0667),
+        # A loop in a cache of 256 MB: 9 of the 8 TB/s that the memory gives.
+        (["mi355x", "--achieved", "9 TB/s"], 3, "implausible", 1.125),
+        (["h100-sxm", "--of", "l2", "--achieved", "5 TB/s"], 3, "no_published_bandwidth", None),
+        (["NVIDIA Z900 SXM6", "--achieved", "3 TB/s"], 3, "unknown_ceiling", None),
+        (["NVIDIA Z900 SXM6", "--achieved", "3 TB/s", "--peak", "4 TB/s"], 0, "ok", 0.75),
+        (["--achieved", "3 TB/s", "--peak", "4 TB/s"], 0, "ok", 0.75),
+    ],
+)
+def test_a_share_of_a_bandwidth(
+    capsys: pytest.CaptureFixture[str], args: list[str], code: int, status: str, share: float | None
+) -> None:
+    found = document(capsys, "hardware", "peak", *args, code=code)["achieved"]
+    assert found["status"] == status
+    got = found["share"]
+    if share is None:
+        assert got["unknown"]
+    elif code:
+        assert got["implausible"] == pytest.approx(share, abs=1e-3)
+        first = "both directions" if found["one_way"] else "a cache holds"
+        assert first in got["suspects"][0]
+    else:
+        assert got == pytest.approx(share, abs=1e-3)
+    assert "achieved" in run(capsys, "hardware", "peak", *args)[1]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["h100-sxm", "--of", "nvlink"],
+        ["h100-sxm", "--of", "moon", "--achieved", "3 TB/s"],
+        ["h100-sxm", "--dtype", "bf16", "--achieved", "3 TB/s"],
+        ["--achieved", "3 TB/s"],
+        ["h100-sxm", "--achieved", "0 TB/s"],
+    ],
+)
+def test_a_share_of_a_bandwidth_is_refused(capsys: pytest.CaptureFixture[str], args: list[str]) -> None:
+    document(capsys, "hardware", "peak", *args, code=2)

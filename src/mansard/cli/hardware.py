@@ -186,8 +186,11 @@ def _whole_system(whole: System, name: str, as_json: bool) -> int:
 @click.option("--units", type=float, help="Without NAME: how many units.")
 @click.option("--width", type=float, help="Without NAME: multiply-adds of one unit per cycle.")
 @click.option("--mix", help='Peak of work in several types, by shares of the FLOP: "bf16=0.25,fp8=0.75".')
-@click.option("--achieved", help='A rate to compare, "400 TFLOP/s".')
-@click.option("--peak", "peak", help='The peak to compare with, "2250 TFLOP/s"; wins over the catalogue.')
+@click.option("--achieved", help='A rate to compare, "400 TFLOP/s" or "3.0 TB/s".')
+@click.option("--peak", "peak", help='What to compare with, "2250 TFLOP/s"; wins over the catalogue.')
+@click.option(
+    "--of", "of", help="The memory level or link that bytes per second are compared with.  [default: the main memory]"
+)
 @click.option("--gemm", "gemm_size", type=click.IntRange(min=1), help="Bound a square product of this size.")
 @click.option("--fixed-cost", help='Size that hides this cost of a call, "12 us".')
 @click.option("--latency", help='Bytes under way that fill each memory and link, "1 us".')
@@ -207,9 +210,69 @@ def peak_(name: str | None, folders: tuple[Path, ...], as_json: bool, **given: A
       mansard hardware peak gh200-96gb --gemm 512 --fixed-cost "12.1 us"
       mansard hardware peak h100-sxm --mix bf16=0.25,fp8=0.75 \\
         --achieved "600 TFLOP/s"
+      mansard hardware peak h200 --achieved "4.1 TB/s"
+      mansard hardware peak h100-sxm --of nvlink --achieved "360 GB/s"
       mansard hardware peak --units 288 --width 4 --clock "3.1 GHz"
     """
+    if _is_bandwidth(given["achieved"]):
+        return _bandwidth(name, folders, as_json, given)
+    if given["of"] is not None:
+        from mansard.core.errors import UsageError
+
+        raise UsageError("--of says what bytes per second are compared with", hint='add --achieved "3.0 TB/s"')
     return _peak(name, folders, as_json, given)
+
+
+def _is_bandwidth(text: str | None) -> bool:
+    """Return whether a rate is one of bytes; what cannot be read is left to its reader."""
+    from mansard.core.errors import UsageError
+    from mansard.core.units import parse_quantity
+
+    if text is None:
+        return False
+    try:
+        parse_quantity(text, "bytes_per_s")
+    except UsageError:
+        return False
+    return True
+
+
+def _bandwidth(name: str | None, folders: tuple[Path, ...], as_json: bool, given: Mapping[str, Any]) -> int:
+    """Say which share of a memory level or link a rate of bytes is."""
+    from mansard.core.errors import UsageError
+    from mansard.core.units import format_bytes_per_s, format_ratio, parse_quantity
+    from mansard.core.unknown import Implausible, Unknown
+    from mansard.hardware.rates import bandwidth_share
+
+    stray = [k for k in ("dtype", "accumulate", "engine", "mix", "units", "width", "clock", "cores", "gemm_size", "fixed_cost",
+                         "latency", "in_flight", "devices") if given[k] is not None]  # fmt: skip
+    if stray:
+        raise UsageError(f"--{stray[0].replace('_', '-')} has no meaning for bytes per second", hint="leave it out")
+    achieved = parse_quantity(given["achieved"], "bytes_per_s")
+    ceiling = None if given["peak"] is None else parse_quantity(given["peak"], "bytes_per_s")
+    if achieved <= 0 or ceiling == 0:
+        raise UsageError("--achieved and --peak must be above 0")
+    if name is None and ceiling is None:
+        raise UsageError("a share needs NAME or --peak", hint="mansard hardware list shows the names")
+    sku, missing = (None, "") if name is None else _known(name, folders, wanted=True)
+    found = bandwidth_share(achieved, sku=sku, of=given["of"], scope=given["scope"], ceiling_bytes_per_s=ceiling,
+                            missing=missing)  # fmt: skip
+    share = found["share"]
+    lines = [f"achieved {format_bytes_per_s(achieved)}"]
+    if isinstance(share, Unknown):
+        lines += [f"share unknown: {share.reason}", *(f"  needs: {n}" for n in share.needs)]
+    else:
+        way = ", one way" if found["one_way"] else ""
+        lines.append(
+            f"{found['of'] or 'ceiling'} {format_bytes_per_s(found['ceiling_bytes_per_s'])}{way}: {found['ceiling_from']}"
+        )
+        lines += (
+            [f"implausible: {share.value:.2f} times that", *(f"  suspect: {s}" for s in share.suspects)]
+            if isinstance(share, Implausible)
+            else [f"share of it {format_ratio(share)}"]
+        )
+    _print("hardware_peak/1", {"name": name, "achieved": found}, lines, as_json)
+    return 0 if isinstance(share, float) else 3
 
 
 def _peak(name: str | None, folders: tuple[Path, ...], as_json: bool, given: Mapping[str, Any]) -> int:
