@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 from mansard.cli import run as verb
 from mansard.cli.main import _wants_json, main
 from mansard.cli.run_job import launch_of, of_rank
-from mansard.core.errors import InputError
+from mansard.core.errors import InputError, UndecidedError
 
 
 @pytest.fixture
@@ -50,6 +50,22 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_program_runs(
     assert not (folder / "ran").exists()
     assert (folder / "there" / "precious").read_text() == "mine"
     assert (folder / "old.json").read_text() == "old"
+
+
+def test_ceilings_that_cannot_be_measured_do_not_stop_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise UndecidedError("a team of 2 threads did not come together", hint="the machine is busy")
+
+    said: list[str] = []
+    monkeypatch.setattr("mansard.measure.measure", refuse)
+    monkeypatch.setattr("mansard.measure.load_cached", lambda **_: None)
+    found = verb._measured_or_none(None, said.append)
+    assert found.ceilings == ()
+    assert "did not come together (the machine is busy); the program runs all the same" in said[-1]
+    # What drifts is looked at again where there is something to compare with, and where the machine allows it.
+    assert verb._probe(found) is None
+    monkeypatch.setattr("mansard.measure.probe", refuse)
+    assert verb._probe(replace(found, ceilings=(object(),))) is None
 
 
 def test_ceilings_that_cannot_be_kept_do_not_stop_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,12 +187,13 @@ def _diagnosed(trace: RunTrace, ceilings: Ceilings, before: dict[str, float] | N
     from mansard.diagnose.facts import Facts, clock_of_probes, cores_busy_of
 
     cores = cores_busy_of(trace)
-    if before is None:
+    after = None if before is None else _probe(ceilings)
+    if before is None or after is None:
         return diagnose_run(trace, ceilings, program=line, facts=Facts(cores_busy=cores))
     from mansard.diagnose.regime import seen_regime
     from mansard.measure import reference
 
-    ceilings, drift = seen_regime(ceilings, before, _probe(ceilings), reference(ceilings))
+    ceilings, drift = seen_regime(ceilings, before, after, reference(ceilings))
     facts = Facts(clock=clock_of_probes(drift, ceilings.machine), cores_busy=cores)
     return diagnose_run(trace, ceilings, program=line, drift=drift, facts=facts)
 
@@ -328,7 +329,25 @@ def _ceilings(path: Path | None, talk: Any) -> Ceilings:
     if path is not None:
         return read_ceilings(path)
     cached = load_cached()
-    return cached if cached is not None else _measure_now(None, talk)
+    return cached if cached is not None else _measured_or_none(None, talk)
+
+
+def _measured_or_none(threads: int | None, talk: Any) -> Ceilings:
+    """Return ceilings measured now; where that fails none, since a guest does not keep its host from running.
+
+    In a job the rank that ended here would take all others with it.
+    """
+    from mansard.core import Ceilings
+    from mansard.measure.machine import choose_cpus, describe
+
+    try:
+        return _measure_now(threads, talk)
+    except UndecidedError as error:
+        talk(
+            f"the ceilings could not be measured: {error.message} ({error.hint}); the program runs all the same, and its shares of "
+            "the ceilings stay unknown: mansard measure, then run it again"
+        )
+        return Ceilings(ceilings=(), machine=describe(choose_cpus(threads)))
 
 
 def _measure_now(threads: int | None, talk: Any) -> Ceilings:
@@ -394,10 +413,14 @@ def _for_threads(ceilings: Ceilings, threads: int, path: Path | None, talk: Any)
     if path is not None or threads <= 1 or known is None or threads == known:
         return ceilings
     cached = load_cached(threads=threads)
-    return cached if cached is not None else _measure_now(threads, talk)
+    return cached if cached is not None else _measured_or_none(threads, talk)
 
 
-def _probe(ceilings: Ceilings) -> dict[str, float]:
+def _probe(ceilings: Ceilings) -> dict[str, float] | None:
+    """Return a second look at the ceilings; None where there are none, or too little of the machine is free for it."""
     from mansard.measure import probe
 
-    return probe(ceilings)
+    try:
+        return probe(ceilings) if ceilings.ceilings else None
+    except UndecidedError:
+        return None
