@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from mansard.cli.export import command
 from mansard.core import Demand, Grade, Unknown
-from mansard.core.errors import InputError, UsageError
 from mansard.core.document import dumps
+from mansard.core.errors import InputError, UsageError
 from mansard.report.document import to_document
 from mansard.report.exports import chrome, perfetto
 from mansard.report.exports.trace_files import writer_of

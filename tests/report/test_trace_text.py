@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mansard.report.trace_document import no_kernel_findings
+from mansard.report.trace_layout import fitted, table
 from mansard.report.trace_text import _work_of_region
 from mansard.trace.timeline import Timeline
 
@@ -26,3 +27,10 @@ def test_a_jax_profile_is_not_told_to_record_with_torch() -> None:
     assert "jax.profiler.trace" in found.text
     assert "mansard run" in found.text
     assert "torch" not in found.text
+
+
+def test_no_file_or_kernel_name_reaches_the_terminal_as_it_is() -> None:
+    lines = fitted(["a\nb\x1b[31m.sqlite: nsys", *table(["kernel", "time"], [["k\x1b]0;x\x07", "1 s"]])], 80)
+    assert lines[0] == "a\\x0ab\\x1b[31m.sqlite: nsys"
+    assert lines[2].split() == ["k\\x1b]0;x\\x07", "1", "s"]
+    assert len({len(line) for line in lines[1:]}) == 1  # an escape is as wide as it is long

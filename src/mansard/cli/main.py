@@ -189,10 +189,16 @@ def _verb_of(args: list[str]) -> str:
 
 
 def _fitted(text: str) -> str:
-    """Return a message in lines of the terminal's width; one line where stderr is no terminal, so that scripts can search it."""
+    """Return a message in lines of the terminal's width; one line where stderr is no terminal, so that scripts can search it.
+
+    The name of a file in it sends nothing to the terminal.
+    """
     import shutil
     import textwrap
 
+    from mansard.report.text import clean
+
+    text = "\n".join(map(clean, text.split("\n")))
     if not sys.stderr.isatty():
         return text
     width = max(shutil.get_terminal_size((80, 24)).columns, 20)

@@ -47,7 +47,9 @@ def _head(document: Mapping[str, Any]) -> list[str]:
         lines.append(f"speedup at most {limit:.4g}x, however many devices")
     last = document["last_n_above"]
     floor = format_ratio(document["efficiency_floor"])
-    lines.append(f"adding devices stops paying at N = {document['stops_paying']}")
+    stops = str(document["stops_paying"])
+    where = "adding devices stops paying at N = " if stops[:1].isdigit() else "N where adding devices stops paying: "
+    lines.append(f"{where}{stops}")
     lines.append(f"last N with {floor} efficiency: " + ("none, it stays above" if last is None else str(last)))
     return lines
 
@@ -102,8 +104,8 @@ def _plot(document: Mapping[str, Any], *, ascii_only: bool) -> list[str]:
     out = []
     for i, cells in enumerate(grid):
         value = 2.0 ** ((_ROWS - i) / _ROWS * high)
-        label = f"{value:.3g}x" if i % 3 == 0 else ""
-        out.append(f"{label:>8} {bar}{''.join(cells)}".rstrip())
+        label = f"{round(value)}x" if value > 99 else f"{value:.3g}x"
+        out.append(f"{label if i % 3 == 0 else '':>8} {bar}{''.join(cells)}".rstrip())
     out.append(" " * 9 + corner + dash * (width + 1))
     out.append(" " * 10 + "1" + f"N = {top_n}".rjust(width))
     legend = "/ every device counts fully   o " + ("fit" if document["measured"] else "model")

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from itertools import groupby
 
+from mansard.report.text import clean
 from mansard.report.trace_names import apart
 
 _GAP = 2
@@ -50,13 +51,16 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """
     if not rows:
         return []
-    widths = _natural([head, *rows])
+    shown = [[clean(cell) for cell in row] for row in [head, *rows]]
+    widths = _natural(shown)
     number = id(rows)
-    return [TableLine(_line(row, widths), row, number) for row in [head, *rows]]
+    return [TableLine(_line(row, widths), row, number) for row in shown]
 
 
 def fitted(lines: Sequence[str], width: int) -> list[str]:
-    """Return lines of at most `width` columns; only a word that is longer, such as a path, stays whole.
+    """Return lines of at most `width` columns, in which no file or profile sends anything to the terminal.
+
+    Only a word that is longer, such as a path, stays whole.
 
     Args:
         lines: Prose, and lines that `table` made.
@@ -74,7 +78,7 @@ def fitted(lines: Sequence[str], width: int) -> list[str]:
     for number, group in groupby(lines, key=lambda line: line.table if isinstance(line, TableLine) else None):
         for_one = list(group)
         if number is None:
-            out += [piece for line in for_one for piece in _wrapped(line, width)]
+            out += [piece for line in for_one for piece in _wrapped(clean(line), width)]
         else:
             out += _fitted_table([line.cells for line in for_one if isinstance(line, TableLine)], width)
     return out
