@@ -246,6 +246,7 @@ def test_a_call_that_waits_is_not_accused():
     lag = worker.unwaited_s(prepared, now=lambda: clock[0])
     assert lag["check_s"] == pytest.approx(lag["check_at_rest_s"]) == pytest.approx(1e-3)
     assert lag["run_s"] == pytest.approx(10e-3)
+    assert clock[0] == pytest.approx(13e-3)  # three checks and one call: what waits is not called again
 
 
 def test_another_program_in_one_check_is_no_missing_wait():

@@ -36,8 +36,8 @@ def planned_in_one_memory(shapes: Shapes, devices: int, cores: int) -> Planned:
     XLA for the CPU converts narrow floating types to f32 and back, which takes many times what the compulsory bytes do; each
     call gets new memory for it, and each device is a thread to be woken.
 
-    Source: seen with JAX 0.10.2 on two cores, meshes of 8 to 256 devices: f32 5 to 9 GB/s and core of inputs and results,
-    bf16 1 to 5e8 elements/s and core, 40 us for each device, 15 ns for each element drawn, 0.5 to 1 GB/s of new memory.
+    Source: seen with JAX 0.10.2 on two cores, meshes of 8 to 256 devices: f32 5 to 9 GB/s and core of inputs and
+    results (1 to 2 for an all-to-all), bf16 1 to 5e8 elements/s and core, 40 us for each device, 15 ns for each element drawn, 0.5 to 1 GB/s of new memory.
     """
     moved = devices * (shapes.local_bytes + shapes.result_bytes)
     elements = devices * float(shapes.elements + shapes.result_elements)
@@ -46,7 +46,8 @@ def planned_in_one_memory(shapes: Shapes, devices: int, cores: int) -> Planned:
     made = f"{devices} devices made out of {cores} core{'' if cores == 1 else 's'}"
     if shapes.dtype not in CONVERTED:
         why = f"{made} move {moved / 1e9:.3g} GB"
-        return Planned(call_s=dispatch_s + moved / (5e9 * cores), prepare_s=drawn_s + fresh_s, why=why)
+        rate = 1.25e9 if shapes.operation == "all_to_all" else 5e9  # whose parts are cut and joined by copies
+        return Planned(call_s=dispatch_s + moved / (rate * cores), prepare_s=drawn_s + fresh_s, why=why)
     return Planned(
         call_s=dispatch_s + elements / (1.25e8 * cores), prepare_s=drawn_s + fresh_s + 4.0 * elements / 1e9,
         why=f"{made} convert {elements:.3g} elements of {shapes.dtype} to f32 and back",

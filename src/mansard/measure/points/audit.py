@@ -13,6 +13,7 @@ from mansard.core.unknown import Unknown
 from mansard.measure.points.conditions import BUSY_RATIO, STEAL_RATIO
 from mansard.measure.points.evidence import Evidence
 from mansard.measure.points.result import Finding
+from mansard.measure.points.timing import returns_early
 
 FLOP_TOLERANCE = 0.05
 BYTES_TOLERANCE = 0.05
@@ -28,7 +29,6 @@ DENORMAL_SHARE = 0.01
 FLOOR_MULTIPLE = 5.0
 FAULT_SHARE = 0.25  # of the written bytes that were touched for the first time
 DRIFT_RATIO = 0.05
-LEAST_LAG_S = 2e-4
 
 Facts = dict[str, Any]
 
@@ -234,7 +234,7 @@ def _waits(e: Evidence, facts: Facts) -> Iterator[Finding]:
     if not seen:
         return
     lag = seen["check_s"] - seen["check_at_rest_s"]
-    if lag > max(LEAST_LAG_S, 2.0 * seen["run_s"], 0.5 * seen["check_at_rest_s"]):
+    if returns_early(seen):
         text = (
             f"a call returned after {format_s(seen['run_s'])}, and reading its result took {format_s(lag)} longer "
             "than at rest: it does not wait for its work"

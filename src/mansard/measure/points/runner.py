@@ -216,11 +216,6 @@ class Runner:
             else:
                 self._set.restore(state)
                 ready.append(state)
-        with contextlib.ExitStack() as stack:
-            for result in interpreted(
-                elsewhere, lambda: stack.enter_context(self._opened(backend, flags)), self._spent
-            ):
-                self._keep(result)
         self._order.shuffle(ready)
         ready.sort(key=lambda s: -s.resumed)  # what an earlier run began is finished first
         for batch in batches(ready, meminfo("MemAvailable")):
@@ -229,6 +224,12 @@ class Runner:
                     self._keep(self._too_late(state))
                 continue
             yield Job(backend, flags, batch)
+        # What is timed comes first: a budget is for it.
+        with contextlib.ExitStack() as stack:
+            for result in interpreted(
+                elsewhere, lambda: stack.enter_context(self._opened(backend, flags)), self._spent
+            ):
+                self._keep(result)
 
     def _place(self, backend: str, flags: Mapping[str, str]) -> Where | None:
         """Return what a backend runs on here. A budget that is spent starts no process: what an earlier one saw must do.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,7 @@ OUTLIER_IQR = 1.5
 CHAIN_LENGTHS = (1, 5)
 SLOPE_LEAST_PAIRS = 3
 LEAST_FOR_INTERVAL = 5
+LEAST_LAG_S = 2e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +252,21 @@ def slope(
         return None
     fixed = float(np.median([a for a, _ in both])) - short * step
     return step, max(0.0, fixed)
+
+
+def returns_early(seen: Mapping[str, float]) -> bool:
+    """Return whether reading the result right after a call takes so much longer than at rest that the call did not wait.
+
+    Args:
+        seen: `run_s` of the call, `check_s` right after it, `check_at_rest_s` [s].
+
+    >>> returns_early({"run_s": 1e-4, "check_s": 0.5, "check_at_rest_s": 0.01})
+    True
+    >>> returns_early({"run_s": 8.0, "check_s": 3.0, "check_at_rest_s": 0.5})
+    False
+    """
+    lag = seen["check_s"] - seen["check_at_rest_s"]
+    return lag > max(LEAST_LAG_S, 2.0 * seen["run_s"], 0.5 * seen["check_at_rest_s"])
 
 
 def outliers(seconds: Sequence[float]) -> tuple[int, ...]:

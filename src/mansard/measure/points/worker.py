@@ -35,8 +35,6 @@ FLOOR_CALLS = 20
 FLOOR_LEAST = 5  # samples, however long an empty call takes
 FLOOR_MOST_S = 0.5  # of looking at it: one to a hundred devices takes milliseconds
 SYNC_TRIES = 3
-SYNC_MOST_S = 2.0  # no further try after this
-SLOW_CHECK_S = 0.5
 COLD_LOOK = timing.Limits(least_samples=5, most_samples=5)
 
 
@@ -293,13 +291,10 @@ def unwaited_s(prepared: Prepared, now: Any = time.perf_counter) -> dict[str, fl
         return seen["check_s"] - seen["check_at_rest_s"]
 
     checked()  # whatever the samples left under way ends here
-    begin = now()
     best = pair()
     for _ in range(SYNC_TRIES - 1):
         # A call that does not wait lags in every pair; another program that takes the processor does so in some.
-        if lag(best) < best["check_at_rest_s"] / 2.0 and (
-            best["check_at_rest_s"] >= SLOW_CHECK_S or now() - begin > SYNC_MOST_S
-        ):
+        if not timing.returns_early(best):
             break
         best = min(best, pair(), key=lag)
     return best
