@@ -41,12 +41,15 @@ def test_fixed_costs_are_printed_with_interval_and_size() -> None:
         [(17.42e-6, 4.006e-6), (16.1e-6, 4.006e-6)], backend="cublas", what="f32 products", rate=67e12
     )
     none = fit_fixed_cost({1.0: [1.0]}, backend="b", what="w")
-    lines = fixed_cost_lines([gpu, none])
+    lines = fixed_cost_lines([gpu, none], width=120)
     # T0 13.41 and 12.09 us, the middle 12.75: (2 x 12.75e-6 x 67e12)^(1/3) = 1195
     assert lines[0] == (
         "  cublas, f32 products: T0 12.8 us (12.1 us to 13.4 us); 80 % of the rate from N = 1196 on; rows, 2 sizes"
     )
     assert lines[1].startswith("  fixed cost not known: a fixed cost needs 3 sizes")
+    narrow = fixed_cost_lines([gpu, none], width=60)
+    assert max(map(len, narrow)) <= 60
+    assert " ".join(" ".join(narrow).split()) == " ".join(" ".join(lines).split()), "nothing is lost"
 
 
 def test_money_says_which_price_and_energy_which_power() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from mansard.core import Area, Bound, Ceiling, Ceilings, Grade, Kind, Resource, Unknown, is_known
 from mansard.diagnose.calls import diagnose
+from mansard.diagnose.document import to_document
 from mansard.diagnose.links import Links
 from mansard.diagnose.model_demand import _share_out
 from mansard.diagnose.profile import DeviceDiagnosis
@@ -490,3 +491,19 @@ def test_a_host_that_was_recorded_is_the_cause_however_few_kernels_there_are(tmp
     rec.host("cpu_op", "aten::prepare", 1_000, 300_000)  # most of the time before the kernel
     rec.kernel("cutlass_gemm", 331_050, 1_200, at=331_010)
     assert of(rec.write(tmp_path / "busy.json")).diagnosis.verdict.bound is Bound.HOST
+
+
+def test_the_document_says_which_sums_are_lower_limits(tmp_path: Path) -> None:
+    def limits(*, more: bool) -> tuple[list[str], float]:
+        rec = Recording()
+        rec.step(1, 0, 10_000)
+        rec.product(100, 2_000, at=10)
+        if more:  # a quarter of the kernel time of which nothing is known
+            rec.kernel("mystery", 2_200, 700, at=20)
+        document = to_document(of(rec.write(tmp_path / "l.json")).diagnosis, schema="diagnose/1")
+        return document["lower_limits"], document["flop_per_step"]
+
+    assert limits(more=False) == ([], FLOP)
+    names, flop = limits(more=True)
+    assert flop == FLOP, "the sum is of the product alone"
+    assert {"flop_per_step", "bytes_per_step"} <= set(names)

@@ -8,6 +8,7 @@ from typing import Any, cast
 from mansard.core import Bound, Grade, Implausible, InputError, Unknown
 from mansard.core.ceilings import ceiling_from_json
 from mansard.core.document import DAMAGE, damage_in_words, header, to_jsonable
+from mansard.diagnose.lower_limits import lower_limits
 from mansard.diagnose.records import (
     Advice,
     AreaShare,
@@ -51,6 +52,7 @@ def to_document(diagnosis: Diagnosis, *, schema: str = "run/1") -> dict[str, Any
         "full_square_flop_per_step": d.full_square_flop_per_step,
         "hardware_flop_per_step": d.hardware_flop_per_step,
         "bytes_per_step": d.bytes_per_step,
+        "lower_limits": lower_limits(d),  # of the figures above: sums over a part of the step
         "mfu_ratio": d.mfu_ratio,
         "hfu_ratio": d.hfu_ratio,
         "attributed_ratio": d.attributed_ratio,

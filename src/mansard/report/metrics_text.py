@@ -62,12 +62,12 @@ def metric_lines(metrics: Sequence[Metric], *, width: int = 100, unknown: bool =
     return out
 
 
-def fixed_cost_lines(costs: Sequence[FixedCost | Unknown]) -> list[str]:
-    """Return T0 of each kind of work with its interval, and the size at which it is hidden."""
-    out = []
+def fixed_cost_lines(costs: Sequence[FixedCost | Unknown], *, width: int = 100) -> list[str]:
+    """Return T0 of each kind of work with its interval, and the size at which it is hidden, wrapped to the width."""
+    out: list[str] = []
     for c in costs:
         if isinstance(c, Unknown):
-            out.append(f"  fixed cost not known: {c.reason}")
+            out += _wrapped(f"fixed cost not known: {c.reason}", width)
             continue
         interval = (
             "" if isinstance(c.ci95_s, Unknown) else f" ({format_s(max(c.ci95_s[0], 0.0))} to {format_s(c.ci95_s[1])})"
@@ -75,10 +75,15 @@ def fixed_cost_lines(costs: Sequence[FixedCost | Unknown]) -> list[str]:
         fixed = f"not seen, {c.fixed_s.reason}" if isinstance(c.fixed_s, Unknown) else format_s(c.fixed_s) + interval
         size = c.hiding_gemm_size() if c.unit == "FLOP/s" else Unknown("no product")
         hidden = "" if isinstance(size, Unknown) else f"; {format_ratio(HIDDEN)} of the rate from N = {size:.0f} on"
-        out.append(
-            f"  {c.backend}, {c.what}: T0 {fixed}{hidden}; {c.source}, {c.sizes} {'gaps' if not c.unit else 'sizes'}"
+        out += _wrapped(
+            f"{c.backend}, {c.what}: T0 {fixed}{hidden}; {c.source}, {c.sizes} {'gaps' if not c.unit else 'sizes'}",
+            width,
         )
     return out
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ", break_long_words=False)
 
 
 def number_lines(
@@ -86,7 +91,7 @@ def number_lines(
 ) -> list[str]:
     """Return the metrics of a device and its fixed costs under their headings."""
     out = ["", "Metrics", *metric_lines(metrics, width=width)]
-    return [*out, "", "Fixed cost  t = T0 + work / rate", *fixed_cost_lines(costs)] if costs else out
+    return [*out, "", "Fixed cost  t = T0 + work / rate", *fixed_cost_lines(costs, width=width)] if costs else out
 
 
 def cost_lines(cost: Cost, change: Tradeoff | None = None) -> list[str]:

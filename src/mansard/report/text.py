@@ -17,6 +17,7 @@ from mansard.core.units import (
     format_ratio,
     format_s,
 )
+from mansard.diagnose.lower_limits import whole_work
 from mansard.diagnose.records import SHARE_KINDS, Diagnosis, OperatorRow
 
 #: Control, invisible, direction-changing, surrogate and private characters, and those that XML forbids: they could hide or reorder what is seen.
@@ -275,25 +276,6 @@ def total_of(values: Sequence[float | Unknown]) -> tuple[float, int]:
     """Return the sum of the known values and how many are not known."""
     known = [v for v in values if is_known(v)]
     return math.fsum(known), len(values) - len(known)
-
-
-#: From this share of operator time on, work is that of the whole step and not of a part of it.
-WHOLE_RATIO = 0.995
-
-
-def whole_work(diagnosis: Diagnosis, *, flop: bool) -> bool:
-    """Return whether the FLOP, or else the bytes, of a step are those of all of it: a sum over some of its operators is a lower limit.
-
-    Args:
-        diagnosis: The run.
-        flop: Of the FLOP, which may also be stated.
-    """
-    if flop and "flop_source" in diagnosis.receipt:
-        return True
-    rows = [(r.time_s, r.flop if flop else r.bytes) for r in diagnosis.operators]
-    lost = math.fsum(seconds for seconds, amount in rows if not is_known(amount))
-    left = (1.0 - WHOLE_RATIO) * math.fsum(seconds for seconds, _ in rows)
-    return diagnosis.attributed_ratio >= WHOLE_RATIO and lost <= left
 
 
 def work_of_step(diagnosis: Diagnosis) -> tuple[str, str]:

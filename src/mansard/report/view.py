@@ -6,10 +6,10 @@ from typing import Any
 
 from mansard.core import Bound, Ceiling, Grade, is_known
 from mansard.core.units import format_flop, format_ratio, format_s
+from mansard.diagnose.lower_limits import WHOLE_RATIO
 from mansard.diagnose.records import SHARE_KINDS, Diagnosis
 from mansard.report import chart
 from mansard.report.text import (
-    WHOLE_RATIO,
     ceiling_value,
     clean,
     figure,

@@ -13,10 +13,11 @@ from mansard.core import Implausible, Unknown, is_known
 from mansard.core.ceilings import Ceiling
 from mansard.core.document import damage_named
 from mansard.core.units import format_bytes, format_flop, format_ratio, format_s
+from mansard.diagnose.lower_limits import whole_work
 from mansard.diagnose.records import Diagnosis
 from mansard.report.exports.sources import Sources
 from mansard.report.frames import why
-from mansard.report.text import clean, distinct_names, shorten, whole_work
+from mansard.report.text import clean, distinct_names, shorten
 
 #: Operators that get series of their own, by time; the rest of a run is one series: every label value is a series that is kept.
 MOST_OPERATORS = 100
