@@ -111,7 +111,7 @@ def padded_vocab(vocab: int, tp: int) -> int:
 def ring_all_reduce_bytes(size_bytes: float, ranks: int) -> float:
     """Return the bytes one rank sends in an all-reduce of `size_bytes`, 2 (n - 1)/n times the size.
 
-    Source: Patarasu and Yuan 2009; nccl-tests, PERFORMANCE.md.
+    Source: Patarasuk and Yuan 2009; nccl-tests, PERFORMANCE.md.
 
     >>> ring_all_reduce_bytes(2097152, 32)
     4063232.0
