@@ -220,3 +220,24 @@ def test_calls_and_queues_are_those_of_nvidia(shared: Path, name: str) -> None:
     times = launch_times(launches)
     assert times.launches == sum(int(r["Count"]) for r in kernels)
     assert times.queue.count == sum(int(r["QCount"]) for r in kernels)
+
+
+def test_a_range_whose_device_work_ends_later_states_all_its_times(
+    ask: Any, profile: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # The first step lasts [10,310) on the host; its work runs [100,350): neither 300 us nor 250 us is the 340 us from start to end.
+    words = ("--region", "step", "--flops", "1e9", "--peak", "100 TFLOP/s")
+    document = ask("mfu", *words)
+    assert (document["cpu_span_s"], document["device_span_s"]) == (pytest.approx(300 * US), pytest.approx(250 * US))
+    assert (document["until_last_end_s"], document["device_ends_after_range_s"]) == (
+        pytest.approx(340 * US),
+        pytest.approx(40 * US),
+    )
+    assert document["wall_time_s"] == pytest.approx(300 * US)
+    with pytest.raises(SystemExit):
+        main(["trace", "mfu", str(profile), *words])
+    text = capsys.readouterr().out
+    assert "start to last end  340 us (device work ends 40.0 us after" in " ".join(text.split("\n"))
+    # The second: [400,960) on the host, its kernel runs [1000,1100).
+    later = ask("mfu", *words, "--occurrence", "2")
+    assert (later["until_last_end_s"], later["wall_time_s"]) == (pytest.approx(700 * US), pytest.approx(560 * US))

@@ -433,7 +433,8 @@ def _findings(ranges: Ranges, found: Region, cpu_span: float, devices: int, unio
     ]
     if found.device_end_ns > found.end_ns:
         text = (
-            f"the range lasts {cpu_span * 1e3:.3f} ms on the host and returns before its device work ends"
+            f"the range lasts {cpu_span * 1e3:.3f} ms on the host and returns {(found.device_end_ns - found.end_ns) / 1e6:.3f} ms before its "
+            "device work ends, which is not in the wall time used"
             if wall <= cpu_span
             else f"the range lasts {cpu_span * 1e3:.3f} ms on the host and returns before its device work ends; FLOP over that time would be "
             "no share of anything"

@@ -378,6 +378,8 @@ def mfu_document(timeline: Timeline, use: RegionUse, chip: Chip) -> dict[str, An
         "wall_time_is": use.wall_is,
         "cpu_span_s": use.cpu_span_s,
         "device_span_s": use.device_span_s,
+        "until_last_end_s": (max(found.end_ns, found.device_end_ns) - found.start_ns) / 1e9,
+        "device_ends_after_range_s": max(0, found.device_end_ns - found.end_ns) / 1e9,
         "gpu_kernel_sum_s": use.kernel_sum_s,
         "gpu_kernel_union_s": use.kernel_union_s,
         "gpu_kernel_union_is": use.union_is,
@@ -404,6 +406,7 @@ def mfu_document(timeline: Timeline, use: RegionUse, chip: Chip) -> dict[str, An
             "mfu_ratio": "model FLOP / (wall time x devices x dense peak)",
             "hfu_ratio": "executed FLOP, recomputation counted / (wall time x devices x dense peak)",
             "kernel_union_ratio": "model FLOP / (union of its kernels x devices x dense peak); a diagnostic, no MFU",
+            "until_last_end_s": "start of the range on the host to its end or the end of its device work, whichever is later",
         },
     }
 

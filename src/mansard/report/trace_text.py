@@ -260,6 +260,14 @@ def _work_of_region(document: Document) -> str:
     return shown(model, format_flop)
 
 
+def _ends_later(document: Document) -> list[str]:
+    """Say by how much device work outlasts its range: neither of the two spans then is the whole time from start to end."""
+    if not document["device_ends_after_range_s"]:
+        return []
+    later = format_s(document["device_ends_after_range_s"])
+    return [f"  start to last end  {format_s(document['until_last_end_s'])} (device work ends {later} after the range)"]
+
+
 def mfu_lines(document: Document) -> list[str]:
     """Return the text of `trace mfu`."""
     d = document
@@ -272,6 +280,7 @@ def mfu_lines(document: Document) -> list[str]:
         f"device{'s' if d['devices'] != 1 else ''}",
         f"  range on the host  {format_s(d['cpu_span_s'])}",
         f"  device span        {shown(d['device_span_s'], format_s)}",
+        *_ends_later(d),
         f"  wall time used     {format_s(d['wall_time_s'])} ({d['wall_time_is']})",
         f"  kernels            sum {format_s(d['gpu_kernel_sum_s'])}, union {format_s(d['gpu_kernel_union_s'])} ({d['gpu_kernel_union_is']})",
         f"  work               {_work_of_region(d)}" + (f" ({d['flop_source']})" if d["flop_source"] else ""),
