@@ -60,7 +60,7 @@ def _cores_used(meta: dict[str, Any]) -> float | None:
 
 def _nothing_profiled(meta: dict[str, Any]) -> UndecidedError:
     used = " and ".join(meta["frameworks"])
-    hint = "Run a program that uses PyTorch or JAX; for others, measure its machine and model its work."
+    hint = "Run a program that uses PyTorch or JAX; a kernel of another is judged from Python: mansard.core.judge, see README.md"
     if used:
         text = f"Nothing was profiled: the program imported {used}, but ran nothing with it, or ended before it did."
         return UndecidedError(text, hint=hint, code="nothing_profiled")
