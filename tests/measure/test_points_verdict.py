@@ -316,6 +316,24 @@ def test_a_transfer_is_judged_by_what_its_link_was_measured_to_do():
     assert isinstance(transferred(2e-4, fits=()).share, Unknown)
 
 
+def test_the_cost_of_a_call_bounds_no_transfer_over_a_link_without_a_ceiling():
+    # A call of 4 us is 0.0 % of 118 ms over a link that nobody knows, which says nothing of the link.
+    cost = Ceiling(resource=Resource(area=Area.LATENCY, backend="native"), value=4e-6, unit="s", kind=Kind.MEASURED,
+                   scope="node")  # fmt: skip
+    known = dataclasses.replace(machine(), ceilings=(*machine().ceilings, cost))
+    moved = Transfer(
+        operation="all_reduce", size_bytes=1e6, size_means="the buffer", bus_factor=1.5, participants=4, link="ring"
+    )
+    work = Work(demand=Demand(link_bytes={"ring": 1.5e6}, launches=1.0), transfer=moved, headline="transfer")
+    found = judged(point(0.118, work=work, ceilings=known))
+    assert found.verdict is None
+    assert isinstance(found.share, Unknown)
+    assert "no ceiling for the link 'ring'" in found.reason
+    # Work that is no transfer keeps its floor.
+    alone = Work(demand=Demand(launches=1.0), headline="bytes")
+    assert judged(point(8e-6, work=alone, ceilings=known)).least_s == pytest.approx(4e-6)
+
+
 def test_of_two_bounds_of_a_transfer_the_longer_one_counts():
     # 8 MB through memory of 10 GB/s take 800 us; the fit alone would allow 160 us
     fit = {**FIT, "link": "local_devices"}

@@ -168,7 +168,8 @@ def _least(e: Evidence, factor: float) -> LeastTime | Unknown:
         return least
     fitted = by_fit(e)
     if fitted is None or isinstance(fitted.time_s, Unknown):
-        return least
+        # An exchange is judged against its link alone: the cost of the call bounds nothing of what it sends.
+        return least.needed[0] if e.work.transfer is not None and least.needed else least
     # Both are bounds, so the longer one is the tighter one.
     return fitted if isinstance(least.time_s, Unknown) or fitted.time_s > least.time_s else least
 
