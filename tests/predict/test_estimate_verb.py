@@ -144,6 +144,11 @@ def test_measured_ceilings_are_a_machine(mansard, tmp_path):
         (("llama-3.1-8b", "--contexts", "8", "--phase", "decode"), 2, "contexts"),
         (("llama-3.1-8b", "--contexts", "8:1", "--context", 8), 2, "context"),
         (("llama-3.1-8b", "--context", 8, "--measured-time", "0 s"), 2, "above zero"),
+        (("llama-3.1-8b", "--context", 8, "--measured-tokens", 0), 2, "above zero"),
+        (("llama-3.1-8b", "--context", 8, "--measured-tokens", 9, "--measured-time", "1 s"), 2, "the same"),
+        (("llama-3.1-8b", "--measured-tokens", 9), 2, "phase"),
+        (("llama-3.1-8b", "--context", 8, "--measured-tokens", 9, "--sweep", "batch=1,2"), 2, "--measured-tokens"),
+        (("llama-3.1-8b", "--context", 8, "--measured-time", "1 s", "--sweep", "batch=1,2"), 2, "--measured-time"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(mansard, args, code, word):
@@ -207,3 +212,36 @@ def test_a_model_whose_blocks_are_not_fully_described_is_undecided(shared, mansa
     assert out == ""
     assert "Traceback" not in err
     assert "hint" in err
+
+
+def test_utilisation_from_tokens_per_second_alone(mansard):
+    # A fine-tuning of 70B on 16 A100: 2048 x 16 x 500 tokens in 13.5 h are 337.12 token/s of all 16 devices, and were called
+    # 45.5 % MFU because one device stood below the work of 16 (Source: huggingface/blog, issue 1649).
+    # Per token: 6 x 69,501,714,432 of the matrices + 12 x 80 layers x 8192 x 2049/2 keys = 417.010e9 + 8.057e9 = 425.067e9.
+    # 425.067e9 x 337.12 = 143.30e12 FLOP/s; over 16 x 311.87e12 (108 SMs x 1024 x 2 x 1.41 GHz) that is 2.8718 %.
+    args = (
+        "llama-3.1-70b",
+        "--on",
+        "a100-sxm-40gb",
+        "--phase",
+        "train",
+        "--seq",
+        2048,
+        "--batch",
+        16,
+        "--dp",
+        16,
+        "--zero",
+        3,
+    )
+    rate = 2048 * 16 * 500 / (13.5 * 3600)
+    measured = json.loads(mansard(*args, "--measured-tokens", rate, "--json")[1])["views"]["measured"]
+    assert measured["mfu_ratio"] == pytest.approx(0.028718, rel=1e-4)
+    assert measured["time_s"] == pytest.approx(97.2)  # 32,768 tokens of a step at that rate: 13.5 h / 500
+    assert "337.1 token/s: MFU 2.9%" in " ".join(mansard(*args, "--measured-time", "97.2 s")[1].split())
+
+
+def test_a_rate_of_decoding_counts_the_tokens_that_come_out(mansard):
+    # 8 sequences emit 8 tokens a step: 700 token/s are steps of 8/700 s = 11.43 ms.
+    args = ("llama-3.1-8b", "--on", "h100-sxm", "--context", 4096, "--batch", 8, "--measured-tokens", 700, "--json")
+    assert json.loads(mansard(*args)[1])["views"]["measured"]["time_s"] == pytest.approx(8 / 700)

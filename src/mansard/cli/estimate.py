@@ -53,6 +53,12 @@ _PHASES = ("train", "prefill", "decode", "mixed", "verify")
 @shared.memory_fraction
 @click.option("--scope", type=click.Choice(["core", "die", "device", "node"]), help="Scope that is one device.")
 @click.option("--measured-time", metavar="TIME", help='A measured time of the phase, such as "12.5 ms": MFU and HFU.')
+@click.option(
+    "--measured-tokens",
+    metavar="RATE",
+    type=float,
+    help="The same from tokens per second of all devices, such as 62000.",
+)
 @click.option("--reported", metavar="RATE", help='Training: a reported rate such as "449 TFLOP/s": which convention?')
 @click.option("--reported-tokens", type=float, help="Tokens per second beside it, of the same devices.")
 @click.option(
@@ -84,8 +90,8 @@ def command(model: str, **options: Any) -> int:
     from mansard.cli.estimate_options import (
         deliver,
         describe_only,
+        measured_s_of,
         parse_reported,
-        parse_time,
         request_of,
     )
     from mansard.core.document import to_jsonable
@@ -110,7 +116,7 @@ def command(model: str, **options: Any) -> int:
         estimate_document(
             result,
             machine,
-            measured_s=parse_time(options["measured_time"], "--measured-time"),
+            measured_s=measured_s_of(result.phase, options),
             reported=parse_reported(options["reported"], options["reported_tokens"]),
             shares=read_shares(options["calibration"]) if options["calibration"] else None,
         )
@@ -128,6 +134,10 @@ def _sweep(loaded: Any, request: Request | None, options: dict[str, Any]) -> int
     from mansard.predict.machines import load_machine
     from mansard.predict.sweep import parse_sweep, sweep
 
+    stray = [n for n in ("measured_time", "measured_tokens", "reported", "reported_tokens") if options[n] is not None]
+    if stray:
+        name = stray[0].replace("_", "-")
+        raise UsageError(f"--{name} belongs to one run, and a sweep has many", hint=f"leave --{name} or --sweep out")
     grid = parse_sweep(options["sweep"])
     if request is None:
         # A key that is swept decides the phase like one that is given.

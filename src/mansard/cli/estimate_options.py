@@ -14,6 +14,7 @@ from mansard.core.errors import UsageError
 
 if TYPE_CHECKING:
     from mansard.predict.estimate import Request
+    from mansard.workload.phases import Phase
     from mansard.workload.records import Model
 
 
@@ -61,6 +62,24 @@ def parse_time(text: str | None, option: str) -> float | None:
     if value <= 0:
         raise UsageError(f"{option} is {text}, expected a time above zero")
     return value
+
+
+def measured_s_of(phase: Phase, options: Mapping[str, Any]) -> float | None:
+    """Return the measured time of one phase [s], given as such or as tokens per second of all devices.
+
+    Raises:
+        UsageError: both were given, or one is not above zero.
+    """
+    from mansard.predict.bound import counted_tokens
+
+    time_s, rate = parse_time(options["measured_time"], "--measured-time"), options["measured_tokens"]
+    if rate is None:
+        return time_s
+    if time_s is not None:
+        raise UsageError("--measured-time and --measured-tokens say the same", hint="give one of them")
+    if not 0 < rate < float("inf"):
+        raise UsageError(f"--measured-tokens is {rate:g}, expected a rate above zero")
+    return float(counted_tokens(phase)) / float(rate)
 
 
 def parse_reported(rate: str | None, tokens: float | None) -> tuple[float, float] | None:
@@ -127,7 +146,7 @@ def describe_only(model: Model, options: Mapping[str, Any]) -> dict[str, Any]:
     from mansard.core.document import header, to_jsonable
     from mansard.workload.counts import count_params
 
-    if any(options[name] is not None for name in ("on", "measured_time", "reported")):
+    if any(options[name] is not None for name in ("on", "measured_time", "measured_tokens", "reported")):
         raise UsageError(
             "a bound needs a phase",
             hint="add --context N for a decode step, --seq N for a prefill, or --phase train --seq N",

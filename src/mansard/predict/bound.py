@@ -340,5 +340,9 @@ def tokens_per_s(phase: Phase, time_s: float | Unknown) -> Number | Unknown:
     """Return the tokens per second of all devices: emitted in decode, processed in prefill and training [token/s]."""
     if isinstance(time_s, Unknown):
         return time_s
-    counted = phase.emitted if phase.name in ("decode", "verify") else phase.tokens
-    return counted / time_s
+    return counted_tokens(phase) / time_s
+
+
+def counted_tokens(phase: Phase) -> Number:
+    """Return the tokens that a rate of this phase counts: emitted in decode, processed in prefill and training [token]."""
+    return phase.emitted if phase.name in ("decode", "verify") else phase.tokens

@@ -8,7 +8,7 @@ from typing import Any
 from mansard.core import Area, Unknown, is_known
 from mansard.core.document import header
 from mansard.core.errors import UsageError
-from mansard.predict.bound import Machine, PhaseBound, WeightsOnce
+from mansard.predict.bound import Machine, PhaseBound, WeightsOnce, counted_tokens
 from mansard.predict.calibration import Share, prediction_of
 from mansard.predict.estimate import Estimate
 from mansard.predict.utilisation import six_nd, utilisation
@@ -268,6 +268,7 @@ def _measured(
     )
     return {
         "time_s": measured_s,
+        "tokens_per_s": float(counted_tokens(result.phase)) / measured_s,
         "mfu_ratio": used.mfu_ratio,
         "hfu_ratio": used.hfu_ratio,
         "achieved_flop_per_s": used.achieved_flop_per_s,

@@ -153,8 +153,8 @@ def _views(views: Mapping[str, Any]) -> list[str]:
     if "measured" in views:
         v = views["measured"]
         lines += wrapped(
-            f"measured {format_s(v['time_s'])}: MFU {_ratio(v['mfu_ratio'])}, HFU {_ratio(v['hfu_ratio'])}, "
-            f"share of the bound {_ratio(v['share_of_bound'])}"
+            f"measured {format_s(v['time_s'])}, {_number(v['tokens_per_s'])} token/s: MFU {_ratio(v['mfu_ratio'])}, "
+            f"HFU {_ratio(v['hfu_ratio'])}, share of the bound {_ratio(v['share_of_bound'])}"
         )
     if "reported" in views:
         v = views["reported"]
