@@ -182,7 +182,7 @@ def test_failures_do_not_lose_the_others(processes, tmp_path):
     }  # fmt: skip
     assert found["raises"].reason.startswith("ValueError: no such shape")
     assert "exit code 7" in found["crash"].reason
-    assert "no answer within 4 s, the process was ended (while it was made ready)" in found["hang"].reason
+    assert "no answer within 4 s, the process was ended (while it was made ready" in found["hang"].reason
     assert "exit code 9" in found["late_crash"].reason
     assert "signal 9 (out of memory is the usual reason for signal 9)" in found["killed"].reason
     assert exit_code([{"state": r.state, "verdict": r.verdict} for r in found.values()]) == 1
@@ -250,6 +250,27 @@ def test_what_cannot_run_keeps_its_reason_after_the_budget_where_the_backend_was
     found = by_name(runner.run([point("no device", "waived", log=log), point("late", log=log)]))
     assert found["no device"].reason == "needs a device (missing: device)"
     assert found["late"].reason.endswith("(missing: time)")
+
+
+def test_a_point_whose_calls_turn_out_too_long_is_let_go_and_can_be_resumed(setting, tmp_path, monkeypatch):
+    log = tmp_path / "log"
+    prepare, dropped = worker.Server.prepare, []
+
+    def slow(self, key, **given):
+        found = prepare(self, key, **given)
+        return {**found, "call_s": 0.8} if given["params"]["name"] == "slow" else found
+
+    monkeypatch.setattr(worker.Server, "prepare", slow)
+    drop = worker.Server.drop
+    monkeypatch.setattr(worker.Server, "drop", lambda self, key: (dropped.append(key), drop(self, key))[1])
+    points = [point("slow", log=str(log)), point("fine", log=str(log))]
+    found = by_name(Runner(setting()).run(points))
+    assert found["fine"].state is State.DONE
+    assert found["slow"].state is State.WAIVED  # three calls of 0.8 s are more than its 2 s
+    assert found["slow"].reason.startswith("one call took 0.8 s, three of them exceed the limit of 2 s for one point")
+    assert found["slow"].reason.endswith("(missing: time)")
+    assert dropped == [key_of(points[0])]
+    assert [line.split()[1] for line in log.read_text().splitlines()].count("slow") == 1
 
 
 def test_a_process_gives_a_point_twice_its_limit_all_orders_together(setting):

@@ -41,6 +41,15 @@ def call_s(work: Work, ceilings: Ceilings | None, backend: str, *, scope: str = 
     return least / USUAL_SHARE if least > 0.0 else None
 
 
+def calls_exceed(took: str, call_s: float, limit_s: float) -> str:
+    """Return in words that three calls are more than the limit of a point.
+
+    >>> calls_exceed("took", 15.04, 30.0)
+    'one call took 15 s, three of them exceed the limit of 30 s for one point'
+    """
+    return f"one call {took} {call_s:.3g} s, three of them exceed the limit of {limit_s:.0f} s for one point"
+
+
 def too_long(work: Work, call_s: float | None, limit_s: float) -> Waived | None:
     """Return that a point would take longer than its limit, or None: to be made ready, and for three calls.
 
@@ -49,6 +58,7 @@ def too_long(work: Work, call_s: float | None, limit_s: float) -> Waived | None:
         call_s: About what one call takes [s]; None where nothing tells.
         limit_s: The limit of one point [s].
 
+    >>> from mansard.core import Demand
     >>> too_long(Work(demand=Demand()), 12.0, 30.0).reason
     'one call would take about 12 s, three of them exceed the limit of 30 s for one point'
     >>> too_long(Work(demand=Demand()), 10.0, 30.0) is None
@@ -58,12 +68,11 @@ def too_long(work: Work, call_s: float | None, limit_s: float) -> Waived | None:
     ready_s = planned.prepare_s if planned is not None else 0.0
     if call_s is None or ready_s + 3.0 * call_s <= limit_s:
         return None
-    limit = f"the limit of {limit_s:.0f} s for one point"
     if planned is None:
-        text = f"one call would take about {call_s:.3g} s, three of them exceed {limit}"
+        text = calls_exceed("would take about", call_s, limit_s)
     else:
         text = (
             f"it would take about {ready_s:.3g} s to make its arrays and {call_s:.3g} s for each call, with three calls more "
-            f"than {limit}: {planned.why}"
+            f"than the limit of {limit_s:.0f} s for one point: {planned.why}"
         )
     return Waived(reason=text, missing="time")

@@ -15,11 +15,13 @@ from typing import Any, ClassVar
 
 from mansard.core.document import to_jsonable
 from mansard.measure.frameworks import THREAD_VARIABLES
+from mansard.measure.points.conditions import load_average
 
 SLICE_S = 0.25  # how long one look at the worker's output lasts
 DOING = {  # what a worker was at when it was lost, by the order it had
     "prepare": "while it was made ready", "window": "while samples were taken",
     "slope": "after its samples, in a chain of operations", "finish": "after its samples, while its result was checked",
+    "drop": "while it was let go",
 }  # fmt: skip
 JOINED_FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")  # lists of flags: what the user set stays, ours come after it
 
@@ -63,6 +65,20 @@ def environment_of(threads: int, flags: Mapping[str, str], environ: Mapping[str,
     source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     env["PYTHONPATH"] = os.pathsep.join(p for p in (source, env.get("PYTHONPATH", "")) if p)
     return env
+
+
+def load_beside(cpus: int, load: float | None = None) -> str:
+    """Return what a reader of a point that did not end must know of the machine: a load far above its CPUs, its own included.
+
+    Args:
+        cpus: CPUs that the point may use.
+        load: Average number of runnable threads; None reads that of the last minute.
+
+    >>> load_beside(2, 31.5), load_beside(2, 3.0)
+    ('; the load was 32 on 2 CPUs', '')
+    """
+    seen = load_average() if load is None else load
+    return f"; the load was {seen:.0f} on {cpus} CPUs" if seen is not None and seen > 2.0 * cpus else ""
 
 
 class Worker:

@@ -22,7 +22,7 @@ from mansard.measure.points.identity import key_of as key_of
 from mansard.measure.points.identity import plan_hash as plan_hash
 from mansard.measure.points.interpret import can_be_interpreted, interpreted
 from mansard.measure.points.interval import LEAST_PROCESSES
-from mansard.measure.points.process import DOING, OrderFailedError, Reserve, Worker, WorkerLostError
+from mansard.measure.points.process import DOING, OrderFailedError, Reserve, Worker, WorkerLostError, load_beside
 from mansard.measure.points.registry import benchmark_named
 from mansard.measure.points.result import Point, Result, State
 from mansard.measure.points.result import now_iso as now_iso
@@ -298,7 +298,7 @@ class Runner:
 
     def _turn(self, job: Job, number: int) -> bool:
         """Measure the points of a job in one more process; False where none of them needs it."""
-        open_points = [s for s in job.batch if not s.failure and not self._settled(s, number)]
+        open_points = [s for s in job.batch if not (s.failure or s.too_long or self._settled(s, number))]
         if not open_points:
             return False
         for state in open_points:
@@ -315,8 +315,9 @@ class Runner:
             if state.failure:
                 self._keep(self._failed(state))
                 continue
-            if not state.groups and self._spent():
-                self._keep(self._too_late(state))
+            if not state.groups and (state.too_long or self._spent()):
+                waived = unmeasured(state.point, State.WAIVED, f"{state.too_long} (missing: time)")
+                self._keep(waived if state.too_long else self._too_late(state))
                 continue
             try:
                 self._keep(self._set.finish(state))
@@ -375,7 +376,7 @@ class Runner:
                     for state in left:
                         state.failure = f"{backend} did not start again: {lost.reason}"
                     return
-                current[0].failure = f"{lost.reason} ({self._doing})" if self._doing else lost.reason
+                current[0].failure = f"{lost.reason} ({self._doing}{load_beside(len(self._set.cpus))})"
                 left = [s for s in left if not s.failure and not s.finished[number:]]
 
     def _windows(self, worker: Worker, states: list[Taken], current: list[Taken], number: int) -> None:
@@ -391,7 +392,8 @@ class Runner:
             if not self._spent():
                 current[:] = [state]
                 self._prepare(worker, state)
-                ready.append(state)
+                if self._fits(worker, state):
+                    ready.append(state)
         for _ in range(effort.rounds):
             for state in self._shuffled(ready):
                 if not state.groups[-1] or (len(state.groups[-1]) < effort.rounds and not self._spent()):
@@ -403,6 +405,17 @@ class Runner:
                 current[:] = [state]
                 self._finish(worker, state, last=number == 0)
         current.clear()
+
+    def _fits(self, worker: Worker, state: Taken) -> bool:
+        """Return whether calls are short enough to be sampled, now that some were seen; else the point is let go."""
+        if state.failure or any(state.groups):
+            return not state.failure
+        call_s, limit_s = float(state.prepared[-1]["call_s"]), self._set.effort.point_limit_s
+        if 3.0 * call_s <= limit_s:
+            return True
+        state.too_long = f"{expect.calls_exceed('took', call_s, limit_s)}{load_beside(len(self._set.cpus))}"
+        self._ask(worker, state, "drop")
+        return False
 
     def _tell(self, state: Taken, number: int) -> None:
         """Say how far the run is: finished points, and the windows of those under way."""

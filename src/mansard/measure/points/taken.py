@@ -22,6 +22,7 @@ class Taken:
         prepared, finished: What the workers said, per process.
         slopes: (time of one operation, fixed cost) per process [s].
         failure: Why it failed.
+        too_long: Why it was let go after its first calls; empty where they were short enough.
         in_one_go: Why it was not interleaved or not repeated in more processes; empty where it was.
         stopped_by: Why the last window ended.
         started, ended: ISO 8601.
@@ -43,6 +44,7 @@ class Taken:
     slopes: list[tuple[float, float]] = field(default_factory=list)
     rewarm_s: list[float] = field(default_factory=list)
     failure: str = ""
+    too_long: str = ""
     in_one_go: str = ""
     stopped_by: str = "count"
     started: str = ""

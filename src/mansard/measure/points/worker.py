@@ -251,6 +251,13 @@ class Server:
         found = timing.slope(chain, most_s=most_s) if chain is not None else None
         return {"slope_s": found[0] if found else None, "fixed_s": found[1] if found else None}
 
+    def drop(self, key: str) -> dict[str, Any]:
+        """Release a point that is not measured."""
+        prepared = self._held.pop(key).prepared
+        if prepared.close is not None:
+            prepared.close()
+        return {}
+
     def finish(self, key: str, sync: bool = True) -> dict[str, Any]:
         """Verify the result again, look at the arrays, ask whether `run` waits for its work, and release the point."""
         held = self._held.pop(key)
