@@ -329,6 +329,11 @@ def test_the_cost_of_a_call_bounds_no_transfer_over_a_link_without_a_ceiling():
     assert found.verdict is None
     assert isinstance(found.share, Unknown)
     assert "no ceiling for the link 'ring'" in found.reason
+    # Without any ceiling it is the link that is missing too, and a fit of it is enough.
+    bare = dataclasses.replace(machine(), ceilings=())
+    assert "no ceiling for the link 'ring'" in judged(point(0.118, work=work, ceilings=bare)).reason
+    fitted = judged(point(2e-4, work=work, ceilings=dataclasses.replace(bare, fits=(FIT,))))
+    assert fitted.share == pytest.approx(0.8)
     # Work that is no transfer keeps its floor.
     alone = Work(demand=Demand(launches=1.0), headline="bytes")
     assert judged(point(8e-6, work=alone, ceilings=known)).least_s == pytest.approx(4e-6)

@@ -158,6 +158,9 @@ def _least(e: Evidence, factor: float) -> LeastTime | Unknown:
     if e.work.headline == "time":
         return Unknown("it is quoted as a time, with no ceiling of its own")
     if e.ceilings is None or not e.ceilings.ceilings:
+        link = next(iter(e.work.demand.link_bytes), None)
+        if link is not None:  # those of the machine itself would tell nothing of it either
+            return by_fit(e) or no_link(link)
         return Unknown("the ceilings of this machine are not known", ("mansard measure",))
     known = of_its_mix(at_clock(e.ceilings, factor), e)
     missing = _missing_peak(e, known)
@@ -169,9 +172,17 @@ def _least(e: Evidence, factor: float) -> LeastTime | Unknown:
     fitted = by_fit(e)
     if fitted is None or isinstance(fitted.time_s, Unknown):
         # An exchange is judged against its link alone: the cost of the call bounds nothing of what it sends.
-        return least.needed[0] if e.work.transfer is not None and least.needed else least
+        return no_link(e.work.transfer.link) if e.work.transfer is not None and least.needed else least
     # Both are bounds, so the longer one is the tighter one.
     return fitted if isinstance(least.time_s, Unknown) or fitted.time_s > least.time_s else least
+
+
+def no_link(link: str) -> Unknown:
+    """Return that nothing is known of a link, and what would make it known."""
+    return Unknown(
+        f"no ceiling for the link {link!r}",
+        ("--ceilings FILE of an earlier measurement over several sizes", "its rate declared in the configuration"),
+    )
 
 
 def _missing_peak(e: Evidence, ceilings: Ceilings) -> Unknown | None:
