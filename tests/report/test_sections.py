@@ -415,7 +415,8 @@ def test_a_share_names_its_ceiling_its_least_time_and_what_was_measured_since(mi
         ["1.30 ms", "130 %! of 100 GFLOP/s f32 matrix"],
     ]
     assert cells[1][2] == "200 us to 33.0 ms"
-    assert cells[1][7] == "others used 40 % of the processors: a lower bound"
+    # 1.3 ms over 1 ms of 100 GFLOP/s is 130 / 150 of the other ceiling
+    assert cells[1][7] == "others used 40 % of the processors: a lower bound; 87 % of the 150 GFLOP/s given here"
     notes = [n.replace("\u00a0", " ") for n in table["notes"]]
     assert notes[0] == (
         "f32 matrix, node: judged by 100 GFLOP/s, measured while other programs used 57 % of the processors; the ceilings given "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mansard.core.ceilings import Ceilings, Kind, MemoryLevel
+from mansard.core.ceilings import Ceiling, Ceilings, Kind, MemoryLevel
 from mansard.core.units import (
     format_binary_bytes,
     format_bytes,
@@ -146,13 +146,13 @@ def _theory(
     done: Sequence[Element], every: Sequence[Element], ceilings: Ceilings | None, key: str, name: str
 ) -> Section | None:
     names = short_names([e["metadata"]["test_name"] for e in done])
-    rows, bars = [], []
+    rows, bars, higher = [], [], _higher(done, ceilings)
     for e, title, bar in zip(done, names, _bar_names(names), strict=True):
         m = e["metrics"]
         share, verdict, least = share_of(m), e.get("verdict") or "not judged", number(m.get("least_s"))
         rows.append((
             title, Cell(format_s(float(m["median_s"])), float(m["median_s"])), _interval(m), _rate_cell(m),
-            Cell("?") if least is None else Cell(format_s(least), least), Cell(share_text(m, brief=True), share), verdict, _why(e),
+            Cell("?") if least is None else Cell(format_s(least), least), Cell(share_text(m, brief=True), share), verdict, _why(e) + _of_higher(m, higher),
         ))  # fmt: skip
         if share is not None:
             bars.append((bar, share, verdict, f"{title}: {share_text(m)}"))
@@ -201,40 +201,67 @@ _NOTES = (
 _EVEN = 0.2
 
 
-def _other_values(done: Sequence[Element], ceilings: Ceilings | None) -> list[str]:
-    """Return where the ceilings given beside the points are higher than those that the points were judged by, and what set them."""
+def _higher(done: Sequence[Element], ceilings: Ceilings | None) -> dict[tuple[str, str], tuple[Ceiling, float, float]]:
+    """Return by label and scope the ceilings given beside the points that are higher than those the points were judged by.
+
+    With each stand the highest value that points were judged by, and its factor of the clock.
+    """
     judged: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for e in done:
-        m = e["metrics"]
-        value = number(m.get("ceiling_value"))
+        m, value = e["metrics"], number(e["metrics"].get("ceiling_value"))
         if value and m.get("ceiling_kind") == "measured" and m.get("ceiling_unit") != "s" and m.get("ceiling_scope"):
-            judged.setdefault((str(m["ceiling"]), str(m["ceiling_scope"])), []).append(
-                (value, number(m.get("clock_factor")) or 1.0)
-            )
+            judged.setdefault(_resource(m), []).append((value, number(m.get("clock_factor")) or 1.0))
+    out = {}
+    for key, values in judged.items():
+        best = max(_alike(ceilings, key), key=lambda c: c.value, default=None)
+        most, factor = max(values)
+        if best is not None and best.value > 1.05 * most:
+            out[key] = (best, most, factor)
+    return out
+
+
+def _resource(metrics: Mapping[str, Any]) -> tuple[str, str]:
+    return str(metrics.get("ceiling")), str(metrics.get("ceiling_scope"))
+
+
+def _alike(ceilings: Ceilings | None, key: tuple[str, str]) -> list[Ceiling]:
+    return [
+        c
+        for c in (ceilings.ceilings if ceilings is not None else ())
+        if (c.resource.label, c.scope) == key and c.kind is Kind.MEASURED
+    ]
+
+
+def _other_values(done: Sequence[Element], ceilings: Ceilings | None) -> list[str]:
+    """Return where the ceilings given beside the points are higher than those that the points were judged by, and what set them."""
     names = {e["metadata"]["test_name"] for e in done}
     out = []
-    for (label, scope), values in judged.items():
-        alike = [
-            c
-            for c in (ceilings.ceilings if ceilings is not None else ())
-            if c.resource.label == label and c.scope == scope and c.kind is Kind.MEASURED
-        ]
-        best = max(alike, key=lambda c: c.value, default=None)
-        most, factor = max(values)
-        if best is None or best.value <= 1.05 * most:
-            continue
+    for key, (best, most, factor) in _higher(done, ceilings).items():
         by = str(best.conditions.get("size"))
         # Those that follow the clock were judged by at the clock that was seen.
-        own = [c for c in alike if min(abs(c.value / most - 1.0), abs(c.value * factor / most - 1.0)) < 1e-6]
+        own = [
+            c
+            for c in _alike(ceilings, key)
+            if min(abs(c.value / most - 1.0), abs(c.value * factor / most - 1.0)) < 1e-6
+        ]
         load = max((number(c.conditions.get("foreign_load_ratio")) or 0.0 for c in own), default=0.0)
         under = (
             f", measured while other programs used {format_ratio(load)} of the processors" if load > QUIET_RATIO else ""
         )
         out.append(
-            f"{label}, {scope}: judged by {ceiling_value(most, best.unit)}{under}; the ceilings given here have "
+            f"{', '.join(key)}: judged by {ceiling_value(most, best.unit)}{under}; the ceilings given here have "
             f"{ceiling_value(best.value, best.unit)}" + (f", set by a point {by}" if by in names else "") + "."
         )
     return out
+
+
+def _of_higher(metrics: Mapping[str, Any], higher: Mapping[tuple[str, str], tuple[Ceiling, float, float]]) -> str:
+    """Return what the share of a point is of the higher ceiling that is given beside it; empty where none is."""
+    found, share, value = higher.get(_resource(metrics)), share_of(metrics), number(metrics.get("ceiling_value"))
+    if found is None or share is None or not value:
+        return ""
+    best = found[0]
+    return f"; {format_ratio(share * value / best.value)} of the {ceiling_value(best.value, best.unit)} given here"
 
 
 def _why(element: Element) -> str:
