@@ -118,7 +118,7 @@ def _causes(
     place = np.searchsorted(outer.start_ns, inner.start_ns, side="right") - 1
     inside = (place >= 0) & (inner.end_ns <= outer.end_ns[np.maximum(place, 0)]) if len(outer) else place > 0
     place = place[inside]
-    found, _ = host.gap_causes(parts, inner.start_ns[inside], inner.end_ns[inside])
+    found, _ = host.gap_causes(parts, inner.start_ns[inside], inner.end_ns[inside], host.waits(parts))
     back = np.empty(order.size, dtype=np.int64)
     back[order] = np.arange(order.size)
     causes: dict[str, Int64Array] = {}

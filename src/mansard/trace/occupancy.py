@@ -300,29 +300,37 @@ class HostView:
         gaps = inside.gaps()
         if not len(gaps):
             return causes, 0
+        waits = self.waits(parts)  # once: to find it takes a look at every piece of work
         late_ns = 0
         for first in range(0, len(gaps), _GAPS_AT_ONCE):
             part = slice(first, first + _GAPS_AT_ONCE)
-            found, late = self.gap_causes(parts, gaps.start_ns[part], gaps.end_ns[part])
+            found, late = self.gap_causes(parts, gaps.start_ns[part], gaps.end_ns[part], waits)
             for cause, lengths in found.items():
                 causes[cause] += int(lengths.sum())
             late_ns += int(late.sum())
         return causes, late_ns
 
     def gap_causes(
-        self, parts: Mapping[Kind, WorkPart], start_ns: Int64Array, end_ns: Int64Array
+        self,
+        parts: Mapping[Kind, WorkPart],
+        start_ns: Int64Array,
+        end_ns: Int64Array,
+        waits: tuple[IntervalSet, IntervalSet],
     ) -> tuple[dict[str, Int64Array], Int64Array]:
         """Return each gap by cause, and what of it is a launch gap that the host was late for [ns].
 
         Args:
             parts: The work of the device.
             start_ns, end_ns: Gaps in which nothing runs, by start [ns].
+            waits: What `waits` returns.
         """
-        sync, waits = self.waits(parts)
+        sync, inputs = waits
         launch, late = self.launch_gaps(parts, start_ns, end_ns)
         hosts = ~self.queued_gaps(parts, start_ns, end_ns)
         in_sync = np.where(hosts, sync.covered_ns(start_ns, end_ns), 0)
-        in_input = np.where(hosts, union([sync, waits]).covered_ns(start_ns, end_ns) - in_sync, 0)
+        in_input = np.zeros(start_ns.size, dtype=np.int64)
+        if len(inputs):
+            in_input = np.where(hosts, union([sync, inputs]).covered_ns(start_ns, end_ns) - in_sync, 0)
         rest = end_ns - start_ns - in_sync - in_input
         causes = {
             HOST_SYNC: in_sync, INPUT_WAIT: in_input, LAUNCH_GAP: np.where(launch, rest, 0),
