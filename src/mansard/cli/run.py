@@ -172,7 +172,9 @@ def _recorded(
         except UndecidedError as error:
             if recording.exit_code == 0 and not in_job:
                 raise
-            talk(f"{error.message} {error.hint}".strip())
+            # What to run instead is no help to a program that failed.
+            hint = "" if recording.exit_code != 0 else error.hint
+            talk(f"{error.message} {hint}".strip())
             if as_json:  # the exit code is the program's; what there is to say of it is a document all the same
                 click.echo(json.dumps(error.to_dict()))
             return recording.exit_code, None, failed
