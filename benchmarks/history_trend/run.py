@@ -7,7 +7,7 @@ correlations); and kinds that it does not assume: tails without a variance, a ma
 that grows, a process sampled at irregular times, and figures that drift along a line or a wave. Each kind has the same deviation (of the two states, of the
 bursts and of the tails: the scale) and no step, or one of 5, 10 or 20 % at a random place that leaves at least three points on either side.
 
-Printed for each kind and length: the share of series without a step that were called to have one, and to drift; for each step the share in which exactly one
+Printed for each kind and length: the share of series without a step that were called to have one, to drift, and to follow a curve; for each step the share in which exactly one
 was found, its true place inside the stated interval; and in how many of all that were called steps the interval of some step holds it.
 
 With `--limits` it prints the quantiles that the limits of `history/levels.py` were chosen from: twice the log-likelihood ratio of the best step, and of a line, in
@@ -107,6 +107,20 @@ def wave(rng: np.random.Generator, n: int) -> FloatArray:
     return 5.0 * np.sin(np.pi * np.linspace(0.0, 1.0, n)) + rng.normal(size=n)
 
 
+def waves(many: float) -> Callable[[np.random.Generator, int], FloatArray]:
+    """Return draws around waves of any phase, five deviations from trough to crest."""
+
+    def draw(rng: np.random.Generator, n: int) -> FloatArray:
+        return 2.5 * np.sin(2 * np.pi * (many * np.linspace(0.0, 1.0, n) + rng.random())) + rng.normal(size=n)
+
+    return draw
+
+
+def settling(rng: np.random.Generator, n: int) -> FloatArray:
+    """Return draws around what comes down by six deviations, first fast and then slowly."""
+    return 6.0 * np.exp(-np.linspace(0.0, 5.0, n)) + rng.normal(size=n)
+
+
 KINDS: dict[str, Callable[[np.random.Generator, int], FloatArray]] = {
     "independent": autoregressive(0.0),
     "autoregressive 0.3": autoregressive(0.3),
@@ -123,6 +137,9 @@ KINDS: dict[str, Callable[[np.random.Generator, int], FloatArray]] = {
     "irregular times": irregular,
     "line of 10 %": line,
     "wave of 10 %": wave,
+    "whole wave of 10 %": waves(1.0),
+    "one and a half waves of 10 %": waves(1.5),
+    "settling by 12 %": settling,
     "independent, 5 %": lambda rng, n: 2.5 * rng.normal(size=n),
 }
 
@@ -140,7 +157,7 @@ def score(kind: str, n: int, series: int, seed: int) -> dict[str, float]:
     """Return the shares of one kind and length."""
     rng = np.random.default_rng([seed, list(KINDS).index(kind), n])
     models = [trend(SIGMA * KINDS[kind](rng, n)).model for _ in range(series)]
-    shares = {"step": models.count("steps") / series, "drift": models.count("drift") / series}
+    shares = {m: models.count(m + "s" * (m == "step")) / series for m in ("step", "drift", "curve")}
     held = steps = 0
     for size in STEPS:
         one = 0

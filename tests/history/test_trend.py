@@ -244,3 +244,22 @@ def test_the_last_of_too_few_results_is_compared_with_those_before_it() -> None:
 
 def test_enough_results_are_not_compared_with_the_last() -> None:
     assert series(0.1 * noise(6, 1)).last is None
+
+
+def test_a_smooth_change_is_a_curve_and_no_row_of_steps() -> None:
+    # Half a wave of 10 %, five deviations of the noise: cut into levels before, at a place that nothing happened at.
+    wave = 0.1 * noise(60, 3, 0.02) * np.exp(0.1 * np.sin(np.pi * np.linspace(0.0, 1.0, 60)))
+    found = series(wave)
+    assert (found.model, found.changes, found.drift, found.late) == ("curve", (), None, None)
+    assert found.curve is not None
+    assert 20 <= found.curve.highest <= 40
+    assert found.curve.values[found.curve.highest] == pytest.approx(0.1105, rel=0.02)
+    text = trend_text([found], "x")
+    assert "changes along a curve over 60 results, from " in text
+    document = trend_document([found], "x")["series"][0]["curve"]
+    assert (document["degree"], len(document["values"])) == (found.curve.degree, 60)
+    assert document["ratio"] == pytest.approx(1.105, rel=0.03)
+    # A step stays a step, and two of them, there and back, stay two.
+    step = 0.1 * noise(60, 4, 0.02)
+    step[20:40] *= 1.1
+    assert [c.index for c in series(step).changes] == [20, 40]

@@ -30,6 +30,8 @@ _PHI = np.arange(0.0, 0.951, 0.05)
 #: 2015; the distribution is that of Bai, Review of Economics and Statistics 79, 1997.
 _PLACE_95 = -2.0 * math.log(1.0 - math.sqrt(0.95))
 _MAD = 1.4826
+#: Smooth curves up to this degree are tried against levels.
+_MOST_DEGREE = 6
 
 
 def step_limit(n: int) -> float:
@@ -122,6 +124,34 @@ def steps_of(n: int, cuts: Sequence[int]) -> FloatArray:
 def line_of(n: int) -> FloatArray:
     """Return the columns of a straight line: a constant, and what grows by one from result to result around its centre."""
     return np.stack([np.ones(n), np.arange(n) - (n - 1) / 2.0], axis=1)
+
+
+def curve_of(n: int, degree: int) -> FloatArray:
+    """Return the columns of a smooth curve: Legendre polynomials up to a degree over the series.
+
+    >>> curve_of(3, 2)[:, 2].tolist()
+    [1.0, -0.5, 1.0]
+    """
+    return np.asarray(np.polynomial.legendre.legvander(np.linspace(-1.0, 1.0, n), degree), dtype=np.float64)
+
+
+def smoothest(y: FloatArray, floor: float) -> tuple[Fit, int] | None:
+    """Return the curve that explains a series best for its number of parameters, and its degree; None for too few results.
+
+    Args:
+        y: The series [n].
+        floor: Deviation that any noise has at least.
+
+    From 2, which is a parabola, to 6 or a quarter of the results; by the Bayesian information criterion.
+    """
+    n = y.size
+    found = [(fitted(y, curve_of(n, d), floor), d) for d in range(2, min(_MOST_DEGREE, n // 4) + 1)]
+    return min(found, key=lambda f: information(f[0], f[1] + 1, n), default=None)
+
+
+def information(fit: Fit, parameters: int, n: int) -> float:
+    """Return the Bayesian information criterion of a fit: -2 log L + parameters x log(n); less is better."""
+    return -2.0 * fit.log_likelihood + parameters * math.log(n)
 
 
 def noise_of(y: FloatArray) -> float:

@@ -1,6 +1,6 @@
 """Where a figure changed over its history, by how much, and what of the environment changed there.
 
-The logarithm of the figure is cut where its level changes, unless a straight line explains it better: then it drifts, and no single
+The logarithm of the figure is cut where its level changes, unless a straight line or a smooth curve explains it better: then no single
 point is to blame. The last one or two results make no level yet; where they stand off, that is said beside it. Neighbours may resemble each other (`history.levels`). A lone value far from its neighbours is marked as an outlier
 and moves no level. A result that its own audit refused stands in the list and counts for nothing.
 """
@@ -22,12 +22,15 @@ from mansard.history.fingerprint import Difference, differences, digest
 from mansard.history.levels import (
     LEAST_LEVEL,
     Fit,
+    curve_of,
     cuts_of,
     drift_limit,
     fitted,
+    information,
     line_of,
     noise_of,
     place_of,
+    smoothest,
     step_limit,
     steps_of,
 )
@@ -120,6 +123,29 @@ class Drift:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """A smooth change that levels explain worse than a curve does, for as many parameters.
+
+    Args:
+        degree: Of its polynomial.
+        values: The curve at each point, in the unit of the series.
+    """
+
+    degree: int
+    values: tuple[float, ...]
+
+    @property
+    def lowest(self) -> int:
+        """The point at which it is lowest."""
+        return min(range(len(self.values)), key=self.values.__getitem__)
+
+    @property
+    def highest(self) -> int:
+        """The point at which it is highest."""
+        return max(range(len(self.values)), key=self.values.__getitem__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Late:
     """The last results, where they are far from what came before and too few to be a level.
 
@@ -148,9 +174,10 @@ class Series:
         noise_ratio: Deviation of the points around their level (relative).
         correlation: How much of its distance from the level a result shares with the one before; 0 for independent ones.
         smallest_ratio: The change of level half way that would be called one time in two.
-        model: `steady`, `steps`, `drift` or `too_short`.
+        model: `steady`, `steps`, `drift`, `curve` or `too_short`.
         changes: Changes of level.
         drift: The drift.
+        curve: The curve.
         late: The last results, where they stand off; noise, model, changes and drift are then those of the results before them.
         refused: Results that count for nothing.
         last: Where there are too few to tell a level: the last one compared with those before it, as `compare` does.
@@ -167,6 +194,7 @@ class Series:
     correlation: float = 0.0
     changes: tuple[Change, ...] = ()
     drift: Drift | None = None
+    curve: Curve | None = None
     late: Late | None = None
     refused: tuple[Refused, ...] = ()
     last: Result | None = None
@@ -267,6 +295,8 @@ def series_of(
         before, cuts = _described(clean[: -late.count], least, more_is_better, environment)
         late = _late(clean, cuts, (late.count,), least, more_is_better)
         found = found if late is None else before
+    if late is None and found["model"] == "steps":
+        found = _smooth(clean, [c.index for c in found["changes"]], least) or found
     return Series(late=late, **found, **common)
 
 
@@ -284,6 +314,20 @@ def _described(
     changes = tuple(_change(y, cuts, i, steps, least, more_is_better, fingerprints) for i in range(len(cuts)))
     facts = _noise_facts(steps, y.size, least)
     return {"model": "steps" if changes else "steady", "changes": changes, **facts}, cuts
+
+
+def _smooth(y: FloatArray, cuts: Sequence[int], least: float) -> dict[str, Any] | None:
+    """Return what a series does where a smooth curve explains it better than its levels do; else None.
+
+    That something changed is known by the limit of the levels, so the curve, which is another way to tell it, needs none of its own.
+    """
+    n = y.size
+    curve = smoothest(y, least / 10.0)
+    steps = fitted(y, steps_of(n, cuts), least / 10.0)
+    if curve is None or information(curve[0], curve[1] + 1, n) >= _of_levels(steps, n):
+        return None
+    values = tuple(float(x) for x in np.exp(curve_of(n, curve[1]) @ curve[0].values))
+    return {"model": "curve", "curve": Curve(degree=curve[1], values=values), **_noise_facts(curve[0], n, least)}
 
 
 def _late(
@@ -343,14 +387,15 @@ def _drift(line: Fit, n: int, more_is_better: bool) -> Drift:
 
 
 def _drifts(y: FloatArray, line: Fit, steps: Fit, least: float) -> bool:
-    """Return whether a straight line is there, and explains a series better than its levels do, for as many parameters.
-
-    Bayesian information criterion: -2 log L + parameters x log(n); a change point has its place and its level.
-    """
+    """Return whether a straight line is there, and explains a series better than its levels do, for as many parameters."""
     if abs(float(line.values[1])) * (y.size - 1) <= least or float(line.gains[1]) <= drift_limit(y.size):
         return False
-    count, n = steps.values.size - 1, y.size
-    return -2.0 * line.log_likelihood + 2 * math.log(n) < -2.0 * steps.log_likelihood + (1 + 2 * count) * math.log(n)
+    return information(line, 2, y.size) < _of_levels(steps, y.size)
+
+
+def _of_levels(steps: Fit, n: int) -> float:
+    """Return the information criterion of levels: a change point has its place and its level."""
+    return information(steps, 1 + 2 * (steps.values.size - 1), n)
 
 
 def _change(

@@ -10,7 +10,7 @@ import numpy as np
 from mansard.core.document import header, to_jsonable
 from mansard.core.unknown import Unknown
 from mansard.history.levels import LEAST_LEVEL
-from mansard.history.trend import LEAST_POINTS, Change, Series
+from mansard.history.trend import LEAST_POINTS, Change, Curve, Series
 from mansard.report.history_text import amount
 from mansard.report.text import clean
 
@@ -30,6 +30,8 @@ def trend_document(found: Sequence[Series], source: str) -> dict[str, Any]:
             "name": s.name, "metric": s.metric, "unit": s.unit, "conditions": s.conditions, "model": s.model,
             "points": [{"when": p.when, "source": p.source, "value": p.value, "outlier": p.outlier} for p in s.points],
             "noise_ratio": s.noise_ratio, "correlation": s.correlation, "smallest_ratio": s.smallest_ratio, "drift": s.drift, "late": s.late,
+            "curve": None if s.curve is None else {"degree": s.curve.degree, "lowest": s.curve.lowest, "highest": s.curve.highest,
+                                                   "ratio": _span(s.curve), "values": s.curve.values},
             "refused": s.refused, "last": None if s.last is None else s.last.to_json(),
             "changes": [
                 {
@@ -49,7 +51,7 @@ def trend_text(found: Sequence[Series], source: str) -> str:
     """Return the series for a terminal, those that changed first."""
     if not found:
         return f"{clean(source)}: no figure of such a name\n"
-    order = ("steps", "drift", "steady", "too_short")
+    order = ("steps", "drift", "curve", "steady", "too_short")
     lines = []
     for s in sorted(found, key=lambda s: (order.index(s.model), s.late is None)):
         values = [p.value for p in s.points]
@@ -155,6 +157,11 @@ def _headline(s: Series) -> str:
             f"drifts {'to the better' if d.better else 'to the worse'} by {100 * (d.ratio - 1):+.3g} % ({low:+.3g} to {high:+.3g}) over "
             f"{count}, no single point is to blame"
         )
+    if s.curve is not None:
+        low, high = (
+            f"{amount(s.curve.values[i], s.unit)} at result {i + 1}" for i in (s.curve.lowest, s.curve.highest)
+        )
+        return f"changes along a curve over {count}, from {low} to {high}, {100 * (_span(s.curve) - 1):+.3g} %; no single point is to blame"
     smallest = (
         ""
         if isinstance(s.smallest_ratio, Unknown)
@@ -163,6 +170,11 @@ def _headline(s: Series) -> str:
     if s.model == "steady":
         return f"steady over {count}, {noise}{smallest}"
     return f"{len(s.changes)} change{'s' if len(s.changes) > 1 else ''} over {count}, {noise}"
+
+
+def _span(curve: Curve) -> float:
+    """Return the highest value of a curve over its lowest."""
+    return curve.values[curve.highest] / curve.values[curve.lowest]
 
 
 def _change(s: Series, c: Change) -> list[str]:

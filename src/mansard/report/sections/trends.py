@@ -16,7 +16,7 @@ from mansard.report.text import shorten
 CHARTS = 12
 #: Results that the axis of a chart names with their dates.
 DATES = 7
-_ORDER = ("steps", "drift", "steady", "too_short")
+_ORDER = ("steps", "drift", "curve", "steady", "too_short")
 _CAUTION = (
     "A change is a question, not a verdict on the program: where results that follow each other resemble each other, noise shows levels "
     "too. To answer it, run both sides in turn and let mansard compare judge them."
@@ -77,7 +77,11 @@ def headline(document: Mapping[str, Any]) -> str:
     calm = words(
         [
             f"{counts[m]} {text}"
-            for m, text in (("steady", "steady"), ("too_short", "with too few results to tell"))
+            for m, text in (
+                ("steady", "steady"),
+                ("curve", "along a curve"),
+                ("too_short", "with too few results to tell"),
+            )
             if counts[m]
         ]
     )
@@ -99,6 +103,9 @@ def headline(document: Mapping[str, Any]) -> str:
     quiet = [_title(s, series) for s in series if s["model"] == "steady"]
     if quiet:
         parts.append(f"Steady: {words(quiet, 3)}.")
+    curved = [_title(s, series) for s in series if s["model"] == "curve"]
+    if curved:
+        parts.append(f"Along a curve, for which no single result is to blame: {words(curved, 3)}.")
     if counts["too_short"]:
         parts.append(f"Too few results to tell: {counts['too_short']}.")
     return " ".join(parts)
@@ -229,6 +236,10 @@ def _lines(one: Mapping[str, Any]) -> list[Series]:
     """Return the levels of a series, or its drift, as thin lines; too few points have neither."""
     if one["model"] == "too_short":
         return []
+    if one.get("curve"):
+        ys = [float(v) for v in one["curve"]["values"]]
+        xs = [i + 1.0 for i in range(len(ys))]
+        return [Series(name="curve", x=xs, y=ys, mode="lines", colour="undetermined", quiet=True)]
     if one["drift"] is not None:
         (_, count, centre), ratio = _levels(one)[0], one["drift"]["ratio"]
         xs = [1.0, float(count)]
@@ -263,6 +274,10 @@ def _chart(one: Mapping[str, Any], title: str) -> Chart:
     ]
     if one["drift"] is not None:
         notes.append(f"It drifts, {_direction(one['drift'])} from the first to the last; no single result is to blame.")
+    if one.get("curve"):
+        notes.append(
+            f"It changes along a curve, {_percent(one['curve']['ratio'])} from its lowest to its highest; no single result is to blame."
+        )
     if one.get("late"):
         notes.append(f"{late_text(one['late']).capitalize()}.")
     if one.get("last"):
@@ -317,6 +332,7 @@ def _model(one: Mapping[str, Any]) -> str:
     return {
         "steps": f"{count} change{'s' if count != 1 else ''} of level",
         "drift": "a drift",
+        "curve": "a curve",
         "steady": "steady",
         "too_short": "too few to tell a level",
     }[str(one["model"])]
@@ -346,6 +362,11 @@ def _table(series: Sequence[Mapping[str, Any]]) -> Table:
                 Cell(f"{_percent(low)} to {_percent(high)}", low - 1.0), _day(one["points"][-late["count"]]["when"]),
                 "the last result" if late["count"] == 1 else f"the last {late['count']} results", "", spread, count,
             ])  # fmt: skip
+        if one["model"] == "curve":
+            ratio = float(one["curve"]["ratio"])
+            rows.append([
+                title, "along a curve", "", Cell(_percent(ratio), ratio - 1.0), Cell("\u2013"), "all along", "", "", spread, count,
+            ])  # fmt: skip
         if one["model"] in ("steady", "too_short"):
             smallest = number(one["smallest_ratio"])
             shows = f"{100.0 * smallest:.2g}\u00a0% half way would show" if smallest is not None else ""
@@ -357,7 +378,7 @@ def _table(series: Sequence[Mapping[str, Any]]) -> Table:
     return Table(
         label="What changed", rows=rows, texts=frozenset({0, 1, 2, 5, 6, 7}), filter_by=1,
         columns=("figure", "change", "value", "by", "95 %", "since", "place, 95 %", "changed with it", "noise", "results"),
-        notes=["By: new level over old, of a drift last over first. Changed with it: what the documents tell of the environment of the same result, which is no "
+        notes=["By: new level over old, of a drift last over first, of a curve highest over lowest. Changed with it: what the documents tell of the environment of the same result, which is no "
                "proof; of a steady figure, what would have shown. Noise: standard deviation of the results around their level. Other devices, types, shapes or configurations "
                "are other figures."],
     )  # fmt: skip
