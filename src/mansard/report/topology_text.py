@@ -45,7 +45,7 @@ def topology_text(document: Mapping[str, Any]) -> str:
         memory = format_bytes(best["memory_bytes"]) + (" does not fit" if best["fits"] is False else "")
         table.append(
             (row["shape"], str(row["devices"]), format_s(best["step_s"]), format_s(best["messages_s"]),
-             f"{best['tokens_per_s_and_device']:.4g}", memory, _used(best["axes"], data))
+             _rate(best), memory, _used(best["axes"], data))
         )  # fmt: skip
     if len(table) > 1:
         widths = [max(len(r[i]) for r in table) for i in range(len(table[0]))]
@@ -66,9 +66,9 @@ def _beside(document: Mapping[str, Any]) -> list[str]:
     lines: list[str] = []
     if len(rows) > 1:
         one, two = rows[0], rows[1]
-        why = "it does not fit" if two["best"]["fits"] is False and one["best"]["fits"] is not False else (
-            f"{two['best']['tokens_per_s_and_device']:.4g} tokens a second and device against "
-            f"{one['best']['tokens_per_s_and_device']:.4g}, messages {_share(two)} of the step against {_share(one)}"
+        why = f"{two['shape']} does not fit" if two["best"]["fits"] is False and one["best"]["fits"] is not False else (
+            f"{_rate(one['best'])} tokens a second and device against {_rate(two['best'])}, messages {_share(one)} of the step "
+            f"against {_share(two)}"
         )  # fmt: skip
         same = all(
             f"{one['best'][k]:.4g}" == f"{two['best'][k]:.4g}" for k in ("tokens_per_s_and_device", "messages_s")
@@ -88,6 +88,12 @@ def _beside(document: Mapping[str, Any]) -> list[str]:
         ]
         lines += ["as in decode, then take longer than shown, the more the more devices share them."]
     return lines
+
+
+def _rate(best: Mapping[str, Any]) -> str:
+    """Return tokens per second and device with four digits, whole ones in full."""
+    value = float(best["tokens_per_s_and_device"])
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def _share(row: Mapping[str, Any]) -> str:
