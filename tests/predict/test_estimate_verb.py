@@ -245,3 +245,14 @@ def test_a_rate_of_decoding_counts_the_tokens_that_come_out(mansard):
     # 8 sequences emit 8 tokens a step: 700 token/s are steps of 8/700 s = 11.43 ms.
     args = ("llama-3.1-8b", "--on", "h100-sxm", "--context", 4096, "--batch", 8, "--measured-tokens", 700, "--json")
     assert json.loads(mansard(*args)[1])["views"]["measured"]["time_s"] == pytest.approx(8 / 700)
+
+
+def test_a_cache_whose_windows_keep_every_token(mansard):
+    # gpt-oss-120b: 18 full and 18 windowed (128) layers of 2 x 8 heads x 64 x 2 B = 2,048 B a token.
+    # 32 sequences of 8192: windows kept 32 x 36,864 x (8192 + 128) = 9,814,671,360 B; every token kept
+    # 32 x 36 x 2048 x 8192 = 19,327,352,832 B (Source: hf-mem, pull request 70: engines with one page size for all layers).
+    args = ("gpt-oss-120b", "--on", "h100-sxm", "--batch", 32)
+    memory = json.loads(mansard(*args, "--context", 8192, "--json")[1])["memory"]
+    assert (memory["kv_cache_bytes"], memory["kv_cache_bytes_all_kept"]) == (9_814_671_360, 19_327_352_832)
+    assert "holds a cache of 19.3 GB" in " ".join(mansard(*args, "--context", 8192)[1].split())
+    assert "windowed layers" not in mansard(*args, "--context", 128)[1]

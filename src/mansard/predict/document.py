@@ -170,6 +170,7 @@ def _memory(result: Estimate) -> dict[str, Any]:
     out: dict[str, Any] = {
         "weight_bytes": m.weight_bytes,
         "kv_cache_bytes": m.kv_cache_bytes,
+        "kv_cache_bytes_all_kept": m.kv_cache_bytes_all_kept,
         "kv_bytes_per_token": m.kv_bytes_per_token,
         "kv_growing_bytes_per_token": m.kv_growing_bytes_per_token,
         "activation_bytes": m.activation_bytes,

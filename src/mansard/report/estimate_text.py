@@ -136,6 +136,11 @@ def _memory(memory: Mapping[str, Any]) -> list[str]:
     ]
     held = ", ".join(p for p in parts if p)
     lines = ["", *wrapped(f"one device holds {format_bytes(memory['total_bytes'])}: {held}")]
+    if memory["kv_cache_bytes_all_kept"] > memory["kv_cache_bytes"]:
+        more = format_bytes(memory["kv_cache_bytes_all_kept"])
+        lines += wrapped(
+            f"windowed layers keep their window; an engine that keeps every token there holds a cache of {more}"
+        )
     if isinstance(memory["fits"], bool):
         verdict = "fits in" if memory["fits"] else "does not fit in"
         more = "" if memory["fits"] else f"; at least {memory['devices_at_least']} devices"

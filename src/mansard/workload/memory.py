@@ -34,6 +34,8 @@ class Memory:
     Args:
         weight_bytes: Weights [B].
         kv_cache_bytes: Keys, values, latents and recurrent states of all its sequences [B].
+        kv_cache_bytes_all_kept: The same where windowed layers keep every token, as engines without a cache manager for
+            mixed layers do; larger only where a sequence exceeds a window [B].
         kv_bytes_per_token: What one more token of one sequence adds while no window is full [B/token].
         kv_growing_bytes_per_token: What it adds once every window is full [B/token].
         activation_bytes: Activations: kept for the backward pass in training, the largest kernel's otherwise [B].
@@ -50,6 +52,7 @@ class Memory:
     gradient_bytes: float
     optimizer_bytes: float
     whole_weight_bytes: float
+    kv_cache_bytes_all_kept: float = 0.0
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -135,9 +138,15 @@ def memory_of(
 def _serving(setting: Setting, phase: Phase, batch: Batch, whole: float, *, mtp: bool) -> Memory:
     held, layout, weights = held_for_serving(setting, batch, mtp=mtp)
     shards = setting.plan.cp
+    dropped = sum(
+        float(g.sequences) * max(float(g.keys) - window, 0.0) * size
+        for g in per_rank(batch, setting.plan.dp).groups
+        for window, size in layout.windows
+    )
     return Memory(
         weight_bytes=weights,
         kv_cache_bytes=held,
+        kv_cache_bytes_all_kept=held + dropped / shards,
         kv_bytes_per_token=layout.first_token_bytes / shards,
         kv_growing_bytes_per_token=layout.growing_bytes / shards,
         activation_bytes=_largest(phase),

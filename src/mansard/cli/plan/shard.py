@@ -124,7 +124,11 @@ def _work(options: Mapping[str, Any]) -> Work:
     )  # fmt: skip
     for name in stray:
         if options[name] is not None:
-            raise UsageError(f"--{name.replace('_', '-')} has no meaning in the phase {options['phase']}")
+            other = {"batch": "--concurrency", "seq": "--context", "concurrency": "--batch", "context": "--seq"}.get(
+                name
+            )
+            hint = "" if other is None else f"{other} says it here"
+            raise UsageError(f"--{name.replace('_', '-')} has no meaning in the phase {options['phase']}", hint=hint)
     return Work(
         phase=options["phase"], seq=options["seq"], batch=options["batch"], context=options["context"],
         prompt=None if train else options["prompt"] or options["context"], recipe=Recipe(optimizer=options["optimizer"]),

@@ -95,7 +95,8 @@ def _job(options: dict[str, Any]) -> Job:
     stray = ("context", "kv") if train else ("seq", "batch", "run_tokens")
     for name in stray:
         if options[name] is not None:
-            raise UsageError(f"--{name.replace('_', '-')} has no meaning in the phase {options['phase']}")
+            hint = "--concurrency says how many sequences" if name == "batch" else ""
+            raise UsageError(f"--{name.replace('_', '-')} has no meaning in the phase {options['phase']}", hint=hint)
     if not train and (options["recompute"] != "none" or options["optimizer"] != "adamw"):
         raise UsageError("--recompute and --optimizer belong to --phase train")
     if train and options["concurrency"] != 1:
