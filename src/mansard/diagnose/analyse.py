@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mansard.core import Area, Bound, Ceilings, Implausible, Unknown, is_known, median_interval, share_of
-from mansard.core.bound import LOW_CEILING
-from mansard.core.units import format_flop_per_s, format_ratio, format_s
+from mansard.core import Bound, Ceilings, Implausible, Unknown, median_interval, share_of
+from mansard.core.units import format_flop_per_s, format_ratio
 from mansard.diagnose.account import Account, Windows, account, inside, windows_of
 from mansard.diagnose.areas import checks_of, shares_by_kind
 from mansard.diagnose.facts import Facts, foreign_load_of
+from mansard.diagnose.findings import findings_of
 from mansard.diagnose.judge_operators import (
     HOST_COPY_NAMES,
     JudgedOperator,
@@ -38,10 +38,6 @@ _MACHINE = ("cpu_model", "clock_hz_estimated", "threads", "memory_bytes", "huge_
 #: From this many unprofiled step times on, their own spread is the interval.
 MANY_STEPS = 5
 MOST_STEPS_KEPT = 4096  # in a document
-#: Other programs' share of the processors above which a run's shares are said to be lower bounds.
-FOREIGN_LOAD = 0.08
-#: A profiled step may differ this much from the unprofiled one before its overhead is a finding.
-LARGE_OVERHEAD = 0.5
 
 
 def diagnose_run(
@@ -110,7 +106,7 @@ def diagnose_run(
         },
         findings=(
             *network_notes(network),
-            *_findings(trace, step, judged, windows, drift, ceilings),
+            *findings_of(trace, step, judged, windows, drift, ceilings),
             *_regime_note(regime),
         ),
         attributed_ratio=_attributed(judged),
@@ -318,16 +314,6 @@ def _dominant_matrix_key(judged: Sequence[JudgedOperator]) -> tuple[str, str, st
     return max(totals, key=lambda k: totals[k]) if totals else None
 
 
-def _suspects(row: JudgedOperator, share: Implausible) -> tuple[str, ...]:
-    """Return what may be wrong, the likeliest first: a little above a compute peak it is the clock, and never a cache."""
-    limiting = row.judgement.limiting
-    if limiting is None or limiting.area is not Area.COMPUTE:
-        return share.suspects
-    own = tuple(s for s in share.suspects if "cache" not in s)
-    clock = "clock" if share.value <= LOW_CEILING else ""
-    return tuple(sorted(own, key=lambda s: not (clock and clock in s)))
-
-
 def _of_peak(
     judged: Sequence[JudgedOperator], flop: float | Unknown, step_s: float, ceilings: Ceilings
 ) -> float | Unknown | Implausible:
@@ -392,85 +378,6 @@ def _receipt(
     if drift:
         receipt["drift"] = dict(drift)
     return receipt
-
-
-def _findings(
-    trace: RunTrace,
-    step: StepTime,
-    judged: Sequence[JudgedOperator],
-    windows: Windows,
-    drift: Mapping[str, Any] | None,
-    ceilings: Ceilings,
-) -> tuple[Note, ...]:
-    notes = [Note(code=f.code, text=f.text) for f in trace.findings]
-    if not windows.repeated and all(n.code != "no_steps" for n in notes):
-        notes.append(Note(code="no_steps", text="no repeated step was found; the figures describe everything recorded"))
-    if step.profiler_overhead_ratio is not None and step.profiler_overhead_ratio > LARGE_OVERHEAD:
-        notes.append(
-            Note(
-                code="profiler_overhead",
-                text=f"the profiler made a step {format_ratio(step.profiler_overhead_ratio)} longer "
-                f"({format_s(step.profiled_median_s)} against {format_s(step.median_s)}); its part was taken out",
-            )
-        )
-    under = max((float(x) for x in (ceilings.machine.get("foreign_load") or {}).values()), default=0.0)
-    if under > FOREIGN_LOAD:
-        notes.append(
-            Note(
-                code="ceilings_under_load",
-                text=f"the ceilings were measured while other programs used up to {format_ratio(under)} of the processors: "
-                "they may be too low and the shares too high; run mansard measure on an idle machine",
-            )
-        )
-    load = foreign_load_of(drift)
-    both = (
-        "; with ceilings measured under load too, how far off the shares are, and to which side, is not known"
-        if under > FOREIGN_LOAD
-        else ""
-    )
-    if load is not None and load > FOREIGN_LOAD:
-        notes.append(
-            Note(
-                code="foreign_load",
-                text=f"other programs used {format_ratio(load)} of the processors around this run: its times are upper "
-                f"bounds and its shares lower bounds{both}",
-            )
-        )
-    measured_under_load = (
-        (f"ceilings measured while other programs used {format_ratio(under)} of the processors (measure again)",)
-        if under > FOREIGN_LOAD
-        else ()
-    )
-    above = [(share, row) for row in judged if isinstance(share := row.judgement.share_of_ceiling, Implausible)]
-    if above:
-        share, row = max(above, key=lambda pair: pair[1].total_s)
-        many = f"{len(above)} kinds of operation ran above their ceiling, first " if len(above) > 1 else ""
-        notes.append(
-            Note(
-                code="implausible_operator",
-                text=f"{many}{row.operator.name} {row.operator.shapes}{', ' if many else ' ran '}at {share.value:.2f} of its "
-                f"ceiling; first suspects: {'; '.join((*measured_under_load, *_suspects(row, share))[:3])}",
-            )
-        )
-    unknown = [j for j in judged if not is_counted(j.operator.demand) and j.judgement.bound is Bound.UNDETERMINED]
-    total = sum(j.total_s for j in judged)
-    missing = sum(j.total_s for j in unknown)
-    if unknown and total > 0 and missing / total > 0.005:
-        names = ", ".join(dict.fromkeys(j.operator.name for j in sorted(unknown, key=lambda j: -j.total_s)[:3]))
-        notes.append(
-            Note(
-                code="unknown_demand",
-                text=f"the demand of {format_ratio(missing / total)} of operator time is not known: {names}",
-            )
-        )
-    if not is_known(step.profiler_overhead_ratio) and windows.repeated and trace.framework != "profile":
-        notes.append(
-            Note(
-                code="overhead_not_measured",
-                text="the run ended before a step could be timed with the profiler off; its cost was calibrated per operation",
-            )
-        )
-    return tuple(notes)
 
 
 __all__ = ["Account", "diagnose_run"]
