@@ -158,10 +158,8 @@ def _headline(s: Series) -> str:
             f"{count}, no single point is to blame"
         )
     if s.curve is not None:
-        low, high = (
-            f"{amount(s.curve.values[i], s.unit)} at result {i + 1}" for i in (s.curve.lowest, s.curve.highest)
-        )
-        return f"changes along a curve over {count}, from {low} to {high}, {100 * (_span(s.curve) - 1):+.3g} %; no single point is to blame"
+        ends = [f"{amount(s.curve.values[i], s.unit)} at result {i + 1}" for i in (s.curve.lowest, s.curve.highest)]
+        return f"changes along a curve over {count}, from {ends[0]} to {ends[1]}, {100 * (_span(s.curve) - 1):+.3g} %; no single point is to blame"
     smallest = (
         ""
         if isinstance(s.smallest_ratio, Unknown)
