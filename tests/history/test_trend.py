@@ -263,3 +263,11 @@ def test_a_smooth_change_is_a_curve_and_no_row_of_steps() -> None:
     step = 0.1 * noise(60, 4, 0.02)
     step[20:40] *= 1.1
     assert [c.index for c in series(step).changes] == [20, 40]
+
+
+def test_a_series_that_wanders_is_not_called_steady() -> None:
+    calm = series(0.1 * noise(20, 1))
+    assert trend_text([calm], "x").startswith("step/step_time_s: steady over 20 results")
+    told = trend_text([replace(calm, correlation=0.95)], "x")
+    assert "wanders over 20 results" in told
+    assert "no level can be told" in told

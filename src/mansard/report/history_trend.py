@@ -16,6 +16,8 @@ from mansard.report.text import clean
 
 _MARKS = "▁▂▃▄▅▆▇█"
 _WIDTH = 72
+#: Neighbours that share so much make a series that goes anywhere in time: that no level changed says little of it.
+WANDERS = 0.9
 
 
 def trend_document(found: Sequence[Series], source: str) -> dict[str, Any]:
@@ -165,6 +167,8 @@ def _headline(s: Series) -> str:
         if isinstance(s.smallest_ratio, Unknown)
         else f"; a change of {100 * s.smallest_ratio:.2g} % half way would show"
     )
+    if s.model == "steady" and s.correlation >= WANDERS:
+        return f"wanders over {count}, {noise}: no level can be told from that{smallest}"
     if s.model == "steady":
         return f"steady over {count}, {noise}{smallest}"
     return f"{len(s.changes)} change{'s' if len(s.changes) > 1 else ''} over {count}, {noise}"
