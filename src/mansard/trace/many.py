@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mansard.core.errors import InputError, MansardError, UsageError
+from mansard.core.errors import InputError, MansardError, UsageError, install
 from mansard.trace.open import recognise
 from mansard.trace.rank_facts import RankFacts, read_facts
 
