@@ -10,14 +10,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
 
 from mansard.core.document import to_jsonable
+from mansard.hardware.host import ROOT, read_text
 from mansard.measure.frameworks import THREAD_VARIABLES
+from mansard.measure.load import parse_busy_ticks
 from mansard.measure.points.conditions import load_average
 
 SLICE_S = 0.25  # how long one look at the worker's output lasts
+FULL_RATIO = 0.9  # of its CPU time that a machine is used, from which on processes wait for each other
+MOST_STRETCH = 3.0  # a limit is at most so many times as long for what others use
 DOING = {  # what a worker was at when it was lost, by the order it had
     "prepare": "while it was made ready", "window": "while samples were taken",
     "slope": "after its samples, in a chain of operations", "finish": "after its samples, while its result was checked",
@@ -81,6 +86,31 @@ def load_beside(cpus: int, load: float | None = None) -> str:
     return f"; the load was {seen:.0f} on {cpus} CPUs" if seen is not None and seen > 2.0 * cpus else ""
 
 
+def left_by_others(busy_s: float, own_s: float, whole_s: float) -> float:
+    """Return by how much a limit counts where others use the machine: the share of it that a process had, where it was full.
+
+    Args:
+        busy_s, own_s, whole_s: CPU time of all, of the process, and there was in all [s].
+
+    >>> left_by_others(2.0, 1.0, 8.0), left_by_others(8.0, 4.0, 8.0), round(left_by_others(8.0, 0.1, 8.0), 3)
+    (1.0, 0.5, 0.333)
+    """
+    if whole_s <= 0.0 or busy_s < FULL_RATIO * whole_s:
+        return 1.0
+    return min(1.0, max(1.0 / MOST_STRETCH, own_s / whole_s))
+
+
+def _cpu_seconds(pid: int, root: Path = ROOT) -> tuple[float, float, float] | None:
+    """Return CPU time of all, of a process, and the time by the clock times the CPUs [s]; None where /proc has none."""
+    stat, own = read_text(root / "proc/stat"), read_text(root / f"proc/{pid}/stat")
+    if not stat or not own:
+        return None
+    busy, _, cpus = parse_busy_ticks(stat)
+    tick_s = 1.0 / os.sysconf("SC_CLK_TCK")
+    mine = sum(int(x) for x in own.rpartition(")")[2].split()[11:15])  # its threads, and children that have ended
+    return busy * tick_s, mine * tick_s, time.monotonic() * cpus
+
+
 class Worker:
     """One worker process, as a context manager.
 
@@ -133,7 +163,7 @@ class Worker:
 
         Args:
             op: The order.
-            limit_s: After this the worker is killed [s].
+            limit_s: After this the worker is killed [s]; later, up to three times, where others filled the machine.
             meanwhile: Called a few times a second while the answer is awaited.
 
         Raises:
@@ -159,17 +189,20 @@ class Worker:
 
     def _line(self, limit_s: float, meanwhile: Callable[[], None] | None) -> bytes:
         assert self._child.stdout is not None
-        waited_s = 0.0
+        waited_s, before = 0.0, _cpu_seconds(self.pid)
         with selectors.DefaultSelector() as selector:
             selector.register(self._child.stdout, selectors.EVENT_READ)
             while b"\n" not in self._buffer:
-                if waited_s >= limit_s:
+                if waited_s >= limit_s and waited_s * self._left_since(before) >= limit_s:
                     self.kill()
-                    raise WorkerLostError(f"no answer within {limit_s:.0f} s, the process was ended")
-                before = time.monotonic()
-                ready = selector.select(min(SLICE_S, limit_s - waited_s))
+                    longer = (
+                        f" after {waited_s:.0f} s, since others used the machine" if waited_s > 1.1 * limit_s else ""
+                    )
+                    raise WorkerLostError(f"no answer within {limit_s:.0f} s, the process was ended{longer}")
+                begin = time.monotonic()
+                ready = selector.select(min(SLICE_S, max(limit_s - waited_s, SLICE_S / 5.0)))
                 # This process may have been stopped together with its worker: a slice counts for what it was meant to.
-                slice_s = min(time.monotonic() - before, 2.0 * SLICE_S)
+                slice_s = min(time.monotonic() - begin, 2.0 * SLICE_S)
                 waited_s += slice_s
                 self.waited_s += slice_s
                 if ready:
@@ -184,6 +217,14 @@ class Worker:
                     meanwhile()
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
+
+    def _left_since(self, before: tuple[float, float, float] | None) -> float:
+        """Return by how much the time since then counts, see `left_by_others`."""
+        after = _cpu_seconds(self.pid)
+        if before is None or after is None:
+            return 1.0
+        busy_s, own_s, whole_s = (b - a for a, b in zip(before, after, strict=True))
+        return left_by_others(busy_s, own_s, whole_s)
 
     def _last_words(self) -> str:
         """Return why the process ended, with the last line it wrote."""
