@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import os
 import resource
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,14 +22,16 @@ from typing import Any
 from mansard.trace.recorders.growth import MAX_BYTES, MAX_EVENTS, UNMARKED_BYTES, Growth
 from mansard.trace.recorders.loops import LoopFinder, LoopSeries
 from mansard.trace.recorders.port import Port
-from mansard.trace.recorders.process import (
-    DefaultWhileForking,
-    replace_handler,
-    unmapping_s_per_byte,
-    usage,
-)
+from mansard.trace.recorders.process import DefaultWhileForking, replace_handler
 from mansard.trace.recorders.session import Session
 from mansard.trace.recorders.stepcount import Mark, closing, steps_between
+from mansard.trace.recorders.written import (
+    closed_window,
+    facts_of_process,
+    facts_of_sessions,
+    opened_window,
+    write_meta,
+)
 
 SCHEMA = "recording/1"
 #: Enough steady steps for a window: (steps, seconds), any of these. The first pair of windows is short, so that a
@@ -398,25 +398,10 @@ class Controller:
     # -- windows --------------------------------------------------------------------------------------------------------
 
     def _open_window(self, kind: str, directory: str, at_mark: bool) -> None:
-        self._windows.append(
-            {
-                "kind": kind,
-                "directory": directory,
-                "files": {},
-                "at_mark": at_mark,
-                "rusage_start": usage(),
-                "start_ns": time.time_ns(),
-                "end_ns": None,
-                "thread": threading.get_native_id(),
-            }
-        )
+        self._windows.append(opened_window(kind, directory, at_mark=at_mark, start_ns=time.time_ns()))
 
     def _close_window(self, complete: bool) -> dict[str, Any]:
-        window = self._windows[-1]
-        window["end_ns"] = time.time_ns()
-        window["rusage_end"] = usage()
-        window["complete"] = complete
-        return window
+        return closed_window(self._windows[-1], complete=complete, end_ns=time.time_ns())
 
     def _sample_rusage(self, now: int) -> None:
         if len(self._rusage) < 20_000 and (not self._rusage or now - self._rusage[-1][0] > 1_000_000):
@@ -444,25 +429,15 @@ class Controller:
             self._write("finished", status, calibrate=status["kind"] in ("ended", "exit", "exception"))
 
     def _write(self, state: str, status: dict[str, Any] | None, *, calibrate: bool = False) -> None:
-        frameworks: dict[str, Any] = {}
-        for name, session in self._sessions.items():
-            try:
-                frameworks[name] = session.metadata() if state == "finished" or self._windows else {}
-                if calibrate:
-                    frameworks[name]["calibration"] = session.calibrate()
-            except Exception as error:
-                self._finding("recorder_failed", f"No facts from {name}: {type(error).__name__}: {error}")
+        wanted = state == "finished" or bool(self._windows)
         document = {
             "schema": SCHEMA,
             "state": state,
             "argv": self._argv,
             "module": self._module,
-            "python": sys.version.split()[0],
             "pid": self._pid,
-            "main_thread": threading.main_thread().native_id,
-            "page_bytes": resource.getpagesize(),
-            "unmapping_s_per_byte": unmapping_s_per_byte() if calibrate else 0.0,
-            "frameworks": frameworks,
+            "frameworks": facts_of_sessions(self._sessions, self._finding, wanted=wanted, calibrate=calibrate),
+            **facts_of_process(calibrate=calibrate),
             "windows": self._windows,
             "marks": self._marks,
             "loops": [series.to_dict() for series in self._loops],
@@ -471,9 +446,7 @@ class Controller:
             "exit": status,
             "findings": self._findings + self._finder.findings(),
         }
-        partial = self._directory / "meta.json.partial"
-        partial.write_text(json.dumps(document))
-        partial.replace(self._directory / "meta.json")
+        write_meta(self._directory, document)
 
     def _finding(self, code: str, text: str) -> None:
         if not any(f["code"] == code and f["text"] == text for f in self._findings):
