@@ -14,6 +14,7 @@ import click
 from mansard import __version__
 from mansard.cli.endings import signals_as_exceptions
 from mansard.cli.questions import Questions
+from mansard.cli.streams import forgiving
 
 #: Verb -> module with a click command named `command`, and the line shown in the overview.
 VERBS: dict[str, tuple[str, str]] = {
@@ -63,6 +64,7 @@ def main(argv: list[str] | None = None) -> None:
     """Run the command line and exit with the code of the design: 0 to 4, 130, 141 where nobody reads, 143 on SIGTERM."""
     args = sys.argv[1:] if argv is None else argv
     code, stdout = 0, sys.stdout
+    forgiving(sys.stdout, sys.stderr)
     try:
         with signals_as_exceptions():
             result: Any = cli.main(args=args, prog_name="mansard", standalone_mode=False)
