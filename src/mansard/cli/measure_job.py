@@ -27,6 +27,7 @@ def _write_plainly(launch: Launch) -> None:
     if launch.launcher == "openmpi" and "FORCE_COLOR" not in os.environ:
         os.environ["TERM"] = "dumb"
         os.environ.setdefault("COLUMNS", "120")
+        os.environ.setdefault("LINES", "25")  # of a terminal without colours the width counts with the height alone
 
 
 def as_one_of(launch: Launch, measure: Callable[[], int], *, quiet: bool) -> int:
