@@ -91,7 +91,7 @@ def test_names_that_drivers_report(name: str, slug: str) -> None:
         "NVIDIA RTX A2000",  # not an A2
         "NVIDIA GeForce RTX 4090 Laptop GPU",  # another chip than the desktop card
         "NVIDIA GeForce RTX 4090 D",
-        "NVIDIA GeForce RTX 2080 Ti",
+        "NVIDIA GeForce RTX 2080",
         "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
         "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
         "MIG 3g.40gb",

@@ -256,3 +256,10 @@ def test_a_cache_whose_windows_keep_every_token(mansard):
     assert (memory["kv_cache_bytes"], memory["kv_cache_bytes_all_kept"]) == (9_814_671_360, 19_327_352_832)
     assert "holds a cache of 19.3 GB" in " ".join(mansard(*args, "--context", 8192)[1].split())
     assert "windowed layers" not in mansard(*args, "--context", 128)[1]
+
+
+def test_what_has_no_expectation_says_why(mansard):
+    # Turing has no bfloat16: what the products take is not known, so neither is what bounds the step.
+    text = " ".join(mansard("llama-3.1-8b", "--on", "t4", "--context", 1024)[1].split())
+    assert "undetermined at most" in text
+    assert "expected unknown the bound is not whole: no bf16 matrix" in text

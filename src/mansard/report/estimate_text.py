@@ -70,7 +70,8 @@ def _totals(document: Mapping[str, Any]) -> list[str]:
         return [*lines, *wrapped(f"time        unknown: {reason} (--on NAME)")]
     rate = totals["tokens_per_s"]
     speed = f"   at most {_number(rate)} token/s" if _known(rate) else ""
-    lines += _total("at least", format_s(time_s), f"{totals['bound']}-bound{speed}")
+    bound = totals["bound"] if totals["bound"] == "undetermined" else f"{totals['bound']}-bound"
+    lines += _total("at least", format_s(time_s), f"{bound}{speed}")
     if document["phase"] != "train" and isinstance(once, Mapping) and _known(once.get("time_s")):
         lines += _total(
             "weights once",
@@ -86,6 +87,8 @@ def _totals(document: Mapping[str, Any]) -> list[str]:
             format_s(prediction["expected_s"]),
             f"up to {format_s(prediction['high_s'])}: {prediction['basis']}",
         )
+    else:
+        lines += _total("expected", "unknown", prediction["expected_s"]["unknown"])
     return lines
 
 
