@@ -29,12 +29,7 @@ _PHASES = ("train", "prefill", "decode", "mixed", "verify")
 @click.option("--prompts", type=int, default=1, show_default=True, help="Mixed: prompts beside the decode step.")
 @click.option("--drafted", type=int, help="Verify: tokens proposed per sequence.")
 @click.option("--acceptance", type=float, help="Verify: probability that a proposal is accepted.")
-@shared.tp
-@shared.pp
-@shared.dp
-@shared.ep
-@shared.cp
-@shared.zero
+@shared.ranks
 @shared.model_dtype
 @shared.weights
 @shared.activations

@@ -17,6 +17,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 FORMS = ("auto", "mansard", "nccl-tests", "nvbandwidth", "nvbench", "google-benchmark", "pyperf", "pytest-benchmark",
          "accelerator-microbenchmarks")  # fmt: skip
 
+#: Endings of results in a folder. Not .csv: what `measure` and the published suite write as one stands in the JSON beside it too.
+_RESULTS = (".json", ".json.gz", ".jsonl", ".txt", ".log")
 
 form_option = click.option(
     "--form", type=click.Choice(FORMS), default="auto", metavar="FORM",
@@ -83,7 +85,7 @@ def limits_of(options: dict[str, Any]) -> Limits:
 
 
 def records_at(path: Path, form: str = "auto", labels: Sequence[str] = ()) -> list[Record]:
-    """Return the runs at a path: a file, or every .json, .json.gz, .txt and .log file of a folder.
+    """Return the runs at a path: a file, or every file of a folder that may be a result by its ending.
 
     Raises:
         UsageError: a folder without results.
@@ -96,10 +98,11 @@ def records_at(path: Path, form: str = "auto", labels: Sequence[str] = ()) -> li
     parts = labels_of(labels)
     if not path.is_dir():
         return [read(path, labels=parts, form=form)]
-    files = sorted(p for p in path.iterdir() if p.name.endswith((".json", ".json.gz", ".txt", ".log")) and p.is_file())
+    files = sorted(p for p in path.iterdir() if p.name.endswith(_RESULTS) and p.is_file())
     if not files:
         raise UsageError(
-            f"the folder {path} holds no .json, .json.gz, .txt or .log file", hint="name the files, or another folder"
+            f"the folder {path} holds no file of results ({', '.join(_RESULTS)})",
+            hint="name the files, or another folder",
         )
     return [read(p, labels=parts, form=form) for p in files]
 

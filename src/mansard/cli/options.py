@@ -5,9 +5,13 @@ A verb takes one as a decorator: `@shared.as_json`. A test holds that no option 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 # --- the result ------------------------------------------------------------------------------------------------------
 
@@ -23,12 +27,14 @@ rows = click.option("--limit", type=click.IntRange(min=1), default=40, show_defa
 batch = click.option("--batch", type=int, default=1, show_default=True, help="Sequences of all devices.")
 context = click.option("--context", type=int, help="Keys each new token of a decode step sees, itself included.")
 seq = click.option("--seq", type=int, help="Tokens per sequence in training, per prompt in prefill.")
-tp = click.option("--tp", type=int, default=1, help="Tensor-parallel ranks.")
-pp = click.option("--pp", type=int, default=1, help="Pipeline ranks.")
-dp = click.option("--dp", type=int, default=1, help="Data-parallel ranks.")
-ep = click.option("--ep", type=int, default=1, help="Expert-parallel ranks, taken from tp, cp and dp.")
-cp = click.option("--cp", type=int, default=1, help="Context-parallel ranks.")
-zero = click.option("--zero", type=int, default=0, help="Training: what dp ranks shard (0 nothing .. 3 weights).")
+_RANKS = (
+    click.option("--tp", type=int, default=1, help="Tensor-parallel ranks."),
+    click.option("--pp", type=int, default=1, help="Pipeline ranks."),
+    click.option("--dp", type=int, default=1, help="Data-parallel ranks."),
+    click.option("--ep", type=int, default=1, help="Expert-parallel ranks, taken from tp, cp and dp."),
+    click.option("--cp", type=int, default=1, help="Context-parallel ranks."),
+    click.option("--zero", type=int, default=0, help="Training: what dp ranks shard (0 nothing .. 3 weights)."),
+)
 accumulation = click.option("--accumulation", type=int, help="Training: micro-batches per optimizer step.")
 recompute = click.option(
     "--recompute", type=click.Choice(["none", "selective", "full"]), default="none", show_default=True
@@ -45,6 +51,14 @@ activations = click.option("--activations", help="Type activations are cast to f
 kv = click.option("--kv", help="Type of the cache.  [default: the checkpoint's, else --dtype]")
 launch_cost = click.option("--launch-cost", metavar="TIME", help='Fixed cost of one kernel, such as "3 us".')
 overlap = click.option("--overlap", type=click.Choice(["full", "none"]), help="Messages hide behind kernels or not.")
+
+
+def ranks(function: F) -> F:
+    """Add the ranks of each kind of parallelism, and what data ranks shard."""
+    for decorate in reversed(_RANKS):
+        function = decorate(function)
+    return function
+
 
 # --- a machine -------------------------------------------------------------------------------------------------------
 

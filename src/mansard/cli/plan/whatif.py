@@ -19,12 +19,7 @@ from mansard.cli import options as shared
 @shared.batch
 @shared.context
 @shared.seq
-@shared.tp
-@shared.pp
-@shared.dp
-@shared.ep
-@shared.cp
-@shared.zero
+@shared.ranks
 @shared.accumulation
 @shared.recompute
 @shared.tower_tokens
