@@ -337,6 +337,7 @@ def test_a_share_of_a_bandwidth(
         assert got["implausible"] == pytest.approx(share, abs=1e-3)
         first = "both directions" if found["one_way"] else "a cache holds"
         assert first in got["suspects"][0]
+        assert not any("sparse" in s for s in got["suspects"])
     else:
         assert got == pytest.approx(share, abs=1e-3)
     assert "achieved" in run(capsys, "hardware", "peak", *args)[1]
@@ -354,3 +355,10 @@ def test_a_share_of_a_bandwidth(
 )
 def test_a_share_of_a_bandwidth_is_refused(capsys: pytest.CaptureFixture[str], args: list[str]) -> None:
     document(capsys, "hardware", "peak", *args, code=2)
+
+
+def test_a_share_of_a_bandwidth_names_its_device(capsys: pytest.CaptureFixture[str]) -> None:
+    # MI250X: 3.28 TB/s of the package are 1.64 of each of its two devices; 1.4 of that is 0.854.
+    out = run(capsys, "hardware", "peak", "mi250x", "--achieved", "1.4 TB/s")[1]
+    assert "a package holds 2" in out
+    assert "share of it 85 %" in out

@@ -266,6 +266,8 @@ def _bandwidth(name: str | None, folders: tuple[Path, ...], as_json: bool, given
         lines.append(
             f"{found['of'] or 'ceiling'} {format_bytes_per_s(found['ceiling_bytes_per_s'])}{way}: {found['ceiling_from']}"
         )
+        if sku is not None and ceiling is None and given["scope"] == "device" and sku.package.devices > 1:
+            lines.append(f"  of one device; a package holds {sku.package.devices}")
         lines += (
             [f"implausible: {share.value:.2f} times that", *(f"  suspect: {s}" for s in share.suspects)]
             if isinstance(share, Implausible)

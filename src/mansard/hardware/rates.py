@@ -23,6 +23,8 @@ _OF_MEMORIES = (
     "bytes counted that never move, or counted twice",
     "GiB taken for GB, or bits for bytes",
 )
+#: What `core.bound.SUSPECTS` say of arithmetic, or twice.
+_OF_ARITHMETIC = ("sparse peak", "nearer cache", "FLOP or byte count")
 
 
 def bandwidth_share(
@@ -77,7 +79,10 @@ def bandwidth_share(
     link = row.resource.area is not Area.MEMORY
     share = share_of(achieved_bytes_per_s, row.value)
     if isinstance(share, Implausible):
-        share = Implausible(share.value, (*(_OF_LINKS if link else _OF_MEMORIES), *share.suspects))
+        own = _OF_LINKS if link else _OF_MEMORIES
+        share = Implausible(
+            share.value, (*own, *(s for s in share.suspects if not any(w in s for w in _OF_ARITHMETIC)))
+        )
     return {**found, "ceiling_bytes_per_s": row.value, "ceiling_from": row.source, "one_way": link, "share": share,
             "status": _status(share)}  # fmt: skip
 
