@@ -241,3 +241,15 @@ def test_the_story_takes_forty_lines_of_eighty_columns(sample, hostile) -> None:
         len(render(sample, width=100).splitlines()) - len(render(sample, width=100, roofline=False).splitlines()) > 15
     )
     assert len(render(sample, width=100, roofline=False).splitlines()) <= 40
+
+
+def test_what_to_do_on_a_busy_machine_never_hides_what_to_change(sample) -> None:
+    again = dataclasses.replace(
+        sample.advice[0], rule="idle_machine", text="Record again on an idle machine.", gain_s=0.5
+    )
+    findings = tuple(dataclasses.replace(sample.findings[0], text="a sentence of a finding " * 9) for _ in range(4))
+    busy = dataclasses.replace(sample, advice=(again, *sample.advice), findings=findings)
+    lines = render(busy, width=80, roofline=False).splitlines()
+    assert len(lines) <= 40
+    assert any(n.startswith("  1. ") and "Record again" in n for n in lines)
+    assert any(n.startswith("  2. up to") for n in lines)

@@ -26,6 +26,7 @@ from mansard.report.text import (
     work_of_step,
 )
 from mansard.report.textplot import draw
+from mansard.report.title import AGAIN
 
 _FILLS = {"compute": "\u2588", "memory": "\u2593", "network": "\u259a", "host": "\u2592", "latency": "\u2591",
           "unattributed": "\u00b7"}  # fmt: skip
@@ -235,7 +236,9 @@ def _time(page: Page, d: Diagnosis) -> None:
 
 
 def _advice(page: Page, d: Diagnosis) -> None:
-    limit = len(d.advice) if page.verbose else page.limits.advice
+    # What others took is no gain of a change: what is worth doing beside it stands there too.
+    again = any(a.rule == AGAIN for a in d.advice[:1])
+    limit = len(d.advice) if page.verbose else page.limits.advice + again
     more = f"{len(d.advice) - limit} more in --json and the report" if len(d.advice) > limit else ""
     overlap = "gains overlap" if len(d.advice) > 1 else ""
     page.heading("Worth doing first", "; ".join(x for x in (overlap, more) if x))
