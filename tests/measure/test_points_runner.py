@@ -115,7 +115,7 @@ class Here:
         Here.made.append(self)
         self.server = worker.Server()
 
-    def ask(self, op, *, limit_s, meanwhile=None, **arguments):
+    def ask(self, op, *, limit_s, most_s=0.0, meanwhile=None, **arguments):
         order = json.loads(json.dumps(to_jsonable({"op": op, **arguments})))
         answer = json.loads(json.dumps(to_jsonable(worker.reply_to(self.server, order))))
         if "error" in answer:
@@ -272,6 +272,32 @@ def test_a_point_whose_calls_turn_out_too_long_is_let_go_and_can_be_resumed(sett
     assert found["slow"].reason.endswith("(missing: time)")
     assert dropped == [key_of(points[0])]
     assert [line.split()[1] for line in log.read_text().splitlines()].count("slow") == 1
+
+
+def test_what_is_under_way_when_the_budget_ends_has_one_limit_more_and_is_waived_for_time(
+    setting, tmp_path, monkeypatch
+):
+    log, limits = str(tmp_path / "log"), []
+    ask, over = Here.ask, [False]
+
+    def asked(self, op, *, limit_s, most_s=None, **arguments):
+        limits.append(most_s)
+        if op == "window":
+            over[0] = True
+            raise WorkerLostError("no answer", silent=True)
+        return ask(self, op, limit_s=limit_s, **arguments)
+
+    monkeypatch.setattr(Here, "ask", asked)
+    runner = Runner(setting(budget_s=0.5))
+    monkeypatch.setattr(runner, "_spent", lambda: over[0])
+    found = by_name(runner.run([point("a", log=log), point("b", log=log)]))
+    assert {r.state for r in found.values()} == {State.WAIVED}
+    reasons = sorted(r.reason for r in found.values())
+    assert reasons[0] == "the budget of 0.5 s was spent (missing: time)"
+    assert reasons[1] == "the budget of 0.5 s was spent while samples were taken (missing: time)"
+    # the limit of 2 s and what is left of the budget, at most half a second, and no more for what others use
+    assert all(2.0 <= x <= 2.5 for x in limits if x is not None)
+    assert limits.count(None) == 2  # to be asked where it runs, and its floor
 
 
 def test_a_process_gives_a_point_twice_its_limit_all_orders_together(setting):

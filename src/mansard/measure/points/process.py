@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import selectors
 import subprocess
@@ -36,11 +37,12 @@ class WorkerLostError(Exception):
 
     Args:
         reason: In words.
+        silent: Whether it lived and gave no answer in its time.
     """
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, *, silent: bool = False) -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason, self.silent = reason, silent
 
 
 class OrderFailedError(Exception):
@@ -156,6 +158,7 @@ class Worker:
         op: str,
         *,
         limit_s: float,
+        most_s: float = math.inf,
         meanwhile: Callable[[], None] | None = None,
         **arguments: Any,
     ) -> dict[str, Any]:
@@ -164,6 +167,7 @@ class Worker:
         Args:
             op: The order.
             limit_s: After this the worker is killed [s]; later, up to three times, where others filled the machine.
+            most_s: After this it is killed whatever others do [s].
             meanwhile: Called a few times a second while the answer is awaited.
 
         Raises:
@@ -177,7 +181,7 @@ class Worker:
             self._child.stdin.flush()
         except (BrokenPipeError, ConnectionError):
             raise WorkerLostError(self._last_words()) from None
-        line = self._line(limit_s, meanwhile)
+        line = self._line(min(limit_s, most_s), most_s, meanwhile)
         try:
             answer = json.loads(line)
         except json.JSONDecodeError:
@@ -187,18 +191,19 @@ class Worker:
             raise OrderFailedError(answer["error"])
         return dict(answer["ok"])
 
-    def _line(self, limit_s: float, meanwhile: Callable[[], None] | None) -> bytes:
+    def _line(self, limit_s: float, most_s: float, meanwhile: Callable[[], None] | None) -> bytes:
         assert self._child.stdout is not None
         waited_s, before = 0.0, _cpu_seconds(self.pid)
         with selectors.DefaultSelector() as selector:
             selector.register(self._child.stdout, selectors.EVENT_READ)
             while b"\n" not in self._buffer:
-                if waited_s >= limit_s and waited_s * self._left_since(before) >= limit_s:
+                if waited_s >= most_s or (waited_s >= limit_s and waited_s * self._left_since(before) >= limit_s):
                     self.kill()
                     longer = (
                         f" after {waited_s:.0f} s, since others used the machine" if waited_s > 1.1 * limit_s else ""
                     )
-                    raise WorkerLostError(f"no answer within {limit_s:.0f} s, the process was ended{longer}")
+                    text = f"no answer within {limit_s:.0f} s, the process was ended{longer}"
+                    raise WorkerLostError(text, silent=True)
                 begin = time.monotonic()
                 ready = selector.select(min(SLICE_S, max(limit_s - waited_s, SLICE_S / 5.0)))
                 # This process may have been stopped together with its worker: a slice counts for what it was meant to.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -315,9 +316,11 @@ class Runner:
             if state.failure:
                 self._keep(self._failed(state))
                 continue
-            if not state.groups and (state.too_long or self._spent()):
-                waived = unmeasured(state.point, State.WAIVED, f"{state.too_long} (missing: time)")
-                self._keep(waived if state.too_long else self._too_late(state))
+            if state.too_long and not state.finished:
+                self._keep(unmeasured(state.point, State.WAIVED, f"{state.too_long} (missing: time)"))
+                continue
+            if not state.groups and self._spent():
+                self._keep(self._too_late(state))
                 continue
             try:
                 self._keep(self._set.finish(state))
@@ -375,6 +378,9 @@ class Runner:
                 if not current:
                     for state in left:
                         state.failure = f"{backend} did not start again: {lost.reason}"
+                    return
+                if lost.silent and self._spent():
+                    current[0].too_long = f"the budget of {self._set.budget_s:.3g} s was spent {self._doing}"
                     return
                 current[0].failure = f"{lost.reason} ({self._doing}{load_beside(len(self._set.cpus))})"
                 left = [s for s in left if not s.failure and not s.finished[number:]]
@@ -437,9 +443,12 @@ class Runner:
         # Twice its limit, less what this process spent on it before: a late hang takes no longer than an early one.
         limit_s = self._set.effort.point_limit_s
         left_s = max(limit_s, 2.0 * limit_s - state.in_process_s)
+        most_s = math.inf
+        if self._set.budget_s is not None:  # what is under way when the budget ends has the limit of one point to end
+            most_s = limit_s + max(0.0, self._begin + self._set.budget_s - time.monotonic())
         self._doing = DOING[op]
         try:
-            return worker.ask(op, limit_s=left_s, key=key_of(state.point), **arguments)
+            return worker.ask(op, limit_s=left_s, most_s=most_s, key=key_of(state.point), **arguments)
         except OrderFailedError as error:
             place = f" ({error.error['where']})" if error.error.get("where") else ""
             hint = f"; {error.error['hint']}" if error.error.get("hint") else ""

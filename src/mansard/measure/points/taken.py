@@ -22,7 +22,7 @@ class Taken:
         prepared, finished: What the workers said, per process.
         slopes: (time of one operation, fixed cost) per process [s].
         failure: Why it failed.
-        too_long: Why it was let go after its first calls; empty where they were short enough.
+        too_long: Why it was let go before it had all of a process; empty where it was not.
         in_one_go: Why it was not interleaved or not repeated in more processes; empty where it was.
         stopped_by: Why the last window ended.
         started, ended: ISO 8601.
