@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
+import sqlite3
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -241,3 +244,43 @@ def test_a_range_whose_device_work_ends_later_states_all_its_times(
     # The second: [400,960) on the host, its kernel runs [1000,1100).
     later = ask("mfu", *words, "--occurrence", "2")
     assert (later["until_last_end_s"], later["wall_time_s"]) == (pytest.approx(700 * US), pytest.approx(560 * US))
+
+
+def test_when_the_times_of_an_export_begin(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = shared / "data/traces/nsys/2022.4_t4_4streams.sqlite"
+    with pytest.raises(SystemExit):
+        main(["trace", "streams", str(path), "--json"])
+    clock = json.loads(capsys.readouterr().out)["clock"]
+    with sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True) as db:
+        (began,) = db.execute("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME").fetchone()
+    assert (clock["domain"], clock["zero_epoch_ns"]) == ("capture", began)
+
+
+def test_a_window_of_a_profile_counts_from_its_first_event(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # Kineto counts from a round moment 16 days before this capture (baseTimeNanoseconds); nobody counts a window from there.
+    path = shared / "data/traces/kineto/h100_qwen1.5-0.5b.json.gz"
+    document = json.loads(gzip.decompress(path.read_bytes()), parse_float=Decimal)
+    spans = [e for e in document["traceEvents"] if e.get("ph") == "X" and e["cat"] != "python_function"]
+    first = min(int(Decimal(e["ts"]) * 1000) for e in spans)
+    begin, end = first + 20_000_000, first + 30_000_000
+    kernels = [
+        (int(Decimal(e["ts"]) * 1000), int((Decimal(e["ts"]) + Decimal(e["dur"])) * 1000))
+        for e in spans
+        if e["cat"] == "kernel"
+    ]
+    clipped = [
+        min(b, end) - max(a, begin) for a, b in kernels if b > begin and a < end
+    ]  # one stream, none overlap (K01)
+    for verb in ("summary", "overlap"):
+        with pytest.raises(SystemExit):
+            main(["trace", verb, str(path), "--trim", "20 ms", "0.03", "--json"])
+        found = json.loads(capsys.readouterr().out)
+        assert (found["devices"][0]["kernel_count"], found["devices"][0]["busy_s"]) == (
+            len(clipped),
+            pytest.approx(sum(clipped) / 1e9),
+        )
+    with pytest.raises(SystemExit):
+        main(["trace", "streams", str(path), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["clock"]["zero_epoch_ns"] == first + document["baseTimeNanoseconds"]
+    assert found["streams"][0]["start_s"] == pytest.approx((min(a for a, _ in kernels) - first) / 1e9)

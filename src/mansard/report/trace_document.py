@@ -62,9 +62,17 @@ def head(schema: str, timeline: Timeline, findings: Sequence[Finding] = ()) -> d
         "version": timeline.version,
         "status": "incomplete" if timeline.incomplete else "complete",
         "events_between": window,
+        "clock": clock_document(timeline),
         "damage": damage,
         "findings": [{"code": f.code, "text": f.text} for f in every],
     }
+
+
+def clock_document(timeline: Timeline) -> dict[str, Any]:
+    """Return what the times of a document count from: 0 s is the start of the capture where the file has one, else the first event."""
+    offset = timeline.clock.epoch_offset_ns
+    zero = offset if isinstance(offset, Unknown) else offset + origin_ns(timeline)
+    return {"domain": timeline.clock.domain, "zero_epoch_ns": zero, "note": timeline.clock.note}
 
 
 def describe_device(device: Device, chip: Chip | None = None) -> dict[str, Any]:

@@ -173,7 +173,8 @@ class Clock:
     """What the times count.
 
     Args:
-        domain: `capture` (ns since its start), `epoch` (since 1970), `boot`, `device`, or `unknown`.
+        domain: `capture` (ns since its start), `epoch` (since 1970, or since a moment that `epoch_offset_ns` tells), `boot`, `device`,
+            or `unknown`. Of all but `capture` a window counts from the first event.
         epoch_offset_ns: What to add to a time to get ns since 1970.
         note: What else is known, such as a resolution of whole microseconds.
     """

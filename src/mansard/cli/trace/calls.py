@@ -27,9 +27,9 @@ def command(**options: Any) -> int:
     from mansard.trace.launch_times import call_rows, launch_times, wait_rows
     from mansard.trace.launches import join_launches
     from mansard.trace.prepare import device_index
-    from mansard.trace.timeline import DEVICE_WORK, Kind
+    from mansard.trace.timeline import Kind
 
-    timeline = read(options, kinds=(*DEVICE_WORK, Kind.RUNTIME, Kind.SYNC))
+    timeline = read(options)
     chosen = device_index(timeline, options["device"])
     launches = join_launches(timeline)
     devices = timeline.used_devices if chosen is None else (chosen,)

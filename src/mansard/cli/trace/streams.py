@@ -26,9 +26,8 @@ def command(**options: Any) -> int:
     from mansard.report.trace_host import streams_document, streams_lines
     from mansard.trace.prepare import device_index
     from mansard.trace.streams import at_once, several_streams_ns, stream_times
-    from mansard.trace.timeline import DEVICE_WORK
 
-    timeline = read(options, kinds=DEVICE_WORK)
+    timeline = read(options)  # all of it: a window counts from the first event of any kind
     chosen = device_index(timeline, options["device"])
     devices = timeline.used_devices if chosen is None else (chosen,)
     document = streams_document(

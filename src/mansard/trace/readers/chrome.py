@@ -196,7 +196,8 @@ def _clock(head: Mapping[str, Any], tables: Mapping[Kind, Events], form: str) ->
     note = _resolution(tables)
     base = head.get("baseTimeNanoseconds")
     if isinstance(base, int) and not isinstance(base, bool) and base > 0:
-        return Clock(domain="capture", epoch_offset_ns=base, note=note)
+        # A round moment that Kineto counts from, months before the capture: no time that a window could begin at.
+        return Clock(domain="epoch", epoch_offset_ns=base, note=note)
     if starts and min(starts) > _EPOCH_NS:
         return Clock(domain="epoch", epoch_offset_ns=0, note=note)
     needs = ("a profile that states baseTimeNanoseconds",)
