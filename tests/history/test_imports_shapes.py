@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from typing import Any
 
 import pytest
 
 from mansard.core.errors import InputError
+from mansard.history.compare import compare
 from mansard.history.documents import read_bytes
 from mansard.history.records import Measurement
 
@@ -362,3 +364,37 @@ def test_a_file_that_is_nothing_known_is_named() -> None:
         figures("what\n")
     with pytest.raises(InputError, match="5 stands where a text is expected"):
         figures({"schema": "samples/1", "benchmarks": [{"name": 5, "runs": [[1.0]]}]})
+
+
+def test_a_compressed_document_that_is_damaged_inside_says_so() -> None:
+    packed = bytearray(
+        gzip.compress(json.dumps({"schema": "samples/1", "benchmarks": [{"name": "b", "runs": [[1.0]]}]}).encode())
+    )
+    packed[12:20] = b"\xff" * 8  # the data, behind a header that is whole
+    with pytest.raises(InputError, match="x is damaged"):
+        read_bytes(bytes(packed), source="x")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"schema": "samples/1", "benchmarks": [{"name": "b", "runs": [[10**400]]}]},
+        {"schema": "run/1", "step": {"count": 5, "median_s": 0.1, "ci95_s": [0.09, 10**400]}},
+        {"schema": "run/1", "step": {"count": math.inf, "median_s": 0.1, "ci95_s": [0.09, 0.1]}},
+        {"machine_info": {}, "benchmarks": [{"name": "b", "stats": {"median": 1.0, "rounds": math.inf}}]},
+        [{"schema": "detailed/1", "metadata": {"benchmark_name": "b", "params": {}}, "metrics": {"median_s": 1.0, "flop_per_s": 1.0},
+          "raw_times_ms": [0.0]}],
+    ],
+)  # fmt: skip
+def test_numbers_without_end_and_times_of_nothing_are_damage(content: Any) -> None:
+    with pytest.raises(InputError, match=r"x is a damaged .* document"):
+        figures(content)
+
+
+def test_a_figure_beyond_all_measures_is_implausible() -> None:
+    sides = [read_bytes(json.dumps({"schema": "samples/1", "benchmarks": [{"name": "b", "runs": [[v] * 5]}]}).encode(), source="x")
+             for v in (1.0, 1e308, 1e-308)]  # fmt: skip
+    for other in sides[1:]:
+        (found,) = compare(sides[:1], [other]).results
+        assert (found.verdict.value, found.code) == ("implausible", "impossible_value")
+        assert "which is no measure" in found.reason

@@ -23,6 +23,8 @@ from mansard.history.statistics import DRAWS, LEVEL, RUN_RATIO, UNSEEN_RATIO, Ra
 LEAST_SAMPLES = 5
 #: An improvement beyond this factor is more often a measurement that collapsed than an achievement.
 COLLAPSED_RATIO = 10.0
+#: No time, rate or size of this world has so many digits, in SI units; their ratios would have no float.
+BEYOND = 1e30
 
 
 class ComparisonVerdict(StrEnum):
@@ -313,11 +315,13 @@ def _differs(a: Measurement, b: Measurement, limits: Limits) -> tuple[Difference
 
 
 def impossible(measurements: Sequence[Measurement]) -> str:
-    """Return why a figure cannot be: it is not positive, or a share of more than the ceiling; empty where none is so."""
+    """Return why a figure cannot be: it is not positive, beyond all that is measured, or a share of more than the ceiling; empty where none is so."""
     for m in measurements:
         for x in m.samples or (m.stated or ()):
             if not math.isfinite(x) or x <= 0:
                 return f"a sample of {m.name} is {x!r}, expected a positive number"
+            if not 1.0 / BEYOND < x < BEYOND:
+                return f"a sample of {m.name} is {x!r} {m.unit}, which is no measure"
         value = m.value
         if m.metric in SHARES and not isinstance(value, Unknown) and value > 1.0 + 0.05:
             return f"{m.name} is {value:.3g}: more than the ceiling"

@@ -21,7 +21,14 @@ from mansard.history.records import METRICS, Fingerprint, Measurement, Record, f
 _EFFORT = ("warmup_tries", "num_runs", "min_duration_s", "max_duration_s")
 _SCHEMAS = ("run", "diagnose", "ceilings", "estimate", "trace_mfu", "trace_summary", "samples")
 _MOST_BYTES = 256 << 20  # of a compressed document, once unpacked
-_DAMAGE = (AttributeError, KeyError, TypeError, ValueError, IndexError)
+_DAMAGE = (
+    AttributeError,
+    KeyError,
+    TypeError,
+    ValueError,
+    IndexError,
+    ArithmeticError,
+)  # the last: no time, or a number without end
 
 
 def read(path: Path, *, labels: Mapping[str, Mapping[str, str]] | None = None, form: str = "auto") -> Record:
@@ -138,11 +145,12 @@ def _unpacked(raw: bytes, source: str) -> bytes:
         return raw
     import gzip
     import io
+    import zlib
 
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(raw)) as packed:
             text = packed.read(_MOST_BYTES + 1)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{source} is damaged: {error}", hint="gzip --test says what is wrong") from None
     if len(text) > _MOST_BYTES:
         raise InputError(f"{source} holds more than {_MOST_BYTES >> 20} MiB, expected a result document")

@@ -173,4 +173,7 @@ def finite(value: Any) -> float | None:
     """Return `value` as a float where it is a finite number; an unknown figure is an object in JSON and gives None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) else None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # a whole number of more digits than a float has room for
+        return None
