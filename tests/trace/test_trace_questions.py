@@ -284,3 +284,18 @@ def test_a_window_of_a_profile_counts_from_its_first_event(shared: Path, capsys:
     found = json.loads(capsys.readouterr().out)
     assert found["clock"]["zero_epoch_ns"] == first + document["baseTimeNanoseconds"]
     assert found["streams"][0]["start_s"] == pytest.approx((min(a for a, _ in kernels) - first) / 1e9)
+
+
+def test_ranges_over_the_edge_of_a_window_are_said_to_be_whole(ask: Any) -> None:
+    # From 30 us to 200 us after the first event (10): the window is [40,210), inside the first step alone.
+    document = ask("regions", "--trim", "30 us", "200 us")
+    (row,) = document["regions"]
+    assert row["cpu_total_s"] == pytest.approx(300 * US)
+    # of device 0 gemm_a [100,200), gemm_b [150,210), of device 1 gemm_a [100,130)
+    assert row["gpu_sum_s"] == pytest.approx((100 + 60 + 30) * US)
+    assert {f["code"] for f in document["findings"]} >= {"whole_ranges", "clipped"}
+    # [110,210): the three kernels in it were launched before it
+    later = ask("regions", "--trim", "100 us", "200 us")
+    said = {f["code"]: f["text"] for f in later["findings"]}
+    assert said["launched_before"].startswith("3 of 3 kernels")
+    assert not {"whole_ranges", "launched_before"} & {f["code"] for f in ask("regions")["findings"]}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from mansard.core.errors import UsageError
+from mansard.trace.launches import match
 from mansard.trace.matching import Match, kernels_matching
 from mansard.trace.run import Finding
 from mansard.trace.timeline import DEVICE_WORK, Events, Kind, Timeline
@@ -64,7 +66,44 @@ def trim(timeline: Timeline, start_ns: int, end_ns: int) -> Timeline:
     if cut:
         text = f"{cut} pieces of device work cross an edge of the window and count with the part inside"
         findings.append(Finding(code="clipped", text=text))
-    return replace(timeline, tables=tables, findings=tuple(findings))
+    findings += _launched_before(timeline, tables)
+    extras = {**timeline.extras, "window_ns": (start_ns, end_ns)}
+    return replace(timeline, tables=tables, findings=tuple(findings), extras=extras)
+
+
+def _launched_before(timeline: Timeline, tables: Mapping[Kind, Events]) -> list[Finding]:
+    """Return what to say of kernels inside the window whose call lies before it: their launch and their range are not in it."""
+    kernels, kept = tables.get(Kind.KERNEL), tables.get(Kind.RUNTIME)
+    if kernels is None or kept is None or not len(kernels):
+        return []
+    calls = timeline.of(Kind.RUNTIME)
+    whole, inside = (
+        int(np.count_nonzero(match(c.process, c.correlation, kernels.process, kernels.correlation)[0] >= 0))
+        for c in (calls, kept)
+    )
+    if whole <= inside:
+        return []
+    text = (
+        f"{whole - inside} of {len(kernels)} kernels in the window were launched before it: they count as busy time, and in no range and "
+        "no launch of the window"
+    )
+    return [Finding(code="launched_before", text=text)]
+
+
+def whole_ranges(timeline: Timeline, kinds: tuple[Kind, ...]) -> list[Finding]:
+    """Return what to say of ranges on the host that reach over an edge of the window: their lengths there are whole.
+
+    Args:
+        timeline: A window of a profile, as `trim` returns it; of a whole profile there is nothing to say.
+        kinds: Which host events are shown.
+    """
+    window = timeline.extras.get("window_ns")
+    if window is None:
+        return []
+    start, end = window
+    count = sum(int(np.count_nonzero((t.start_ns < start) | (t.end_ns > end))) for t in (timeline.of(k) for k in kinds))
+    text = f"{count} ranges reach over an edge of the window: their time on the CPU is whole, that of device work the part inside"
+    return [Finding(code="whole_ranges", text=text)] if count else []
 
 
 def _inside(table: Events, start_ns: int, end_ns: int, *, clip: bool) -> Events:

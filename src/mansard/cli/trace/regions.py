@@ -39,7 +39,7 @@ def command(**options: Any) -> int:
     from mansard.trace.prepare import device_index
     from mansard.trace.regions import attribute, choose, innermost, range_table
     from mansard.trace.timeline import Kind
-    from mansard.trace.window import only_device, only_thread
+    from mansard.trace.window import only_device, only_thread, whole_ranges
 
     if options["each"] and not options["region"]:
         raise UsageError("--each needs --region", hint="mansard trace regions lists the names")
@@ -65,6 +65,9 @@ def command(**options: Any) -> int:
     work, first = ranges.launches.by_call
     inside = work[np.repeat(inner >= 0, np.diff(first))]
     linked = int((ranges.launches.kind[inside] == int(Kind.KERNEL)).sum())
-    document = {**regions_document(timeline, rows, (linked, len(timeline.of(Kind.KERNEL)))), **more}
+    document = {
+        **regions_document(timeline, rows, (linked, len(timeline.of(Kind.KERNEL))), whole_ranges(timeline, kinds)),
+        **more,
+    }
     deliver(document, lambda d: regions_lines(d, options["limit"]), as_json=options["as_json"])
     return exit_code(document)
