@@ -54,6 +54,7 @@ FACT_SOURCES = {
     "node_devices": "`--node-devices`, or a product whose node is in the catalogue",
     "cores_busy": "`mansard run`",
     "blocked_s": "Kineto and Nsight Systems files with runtime calls and steps",
+    "host_unseen": "Kineto and Nsight Systems files: few pieces of work, and next to nothing of the host",
     "foreign_load_ratio": "`mansard run` without `--ceilings`, which probes before and after",
 }
 _ASKS = re.compile(r"case\.facts\.([a-z_]+)")
