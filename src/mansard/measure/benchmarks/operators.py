@@ -135,13 +135,14 @@ def check(operator: Operator, inputs: list[Any], result: Any, values: Callable[[
         return Check(error_ratio=float("inf"), against=f"{len(operator.results)} results; there are {len(results)}")
     chosen = spots(operator.rows, _ROWS_CHECKED)
     by_row = all(o.by_row for o in operator.operands if len(o.shape) > 1 and o.shape[0] == operator.rows)
-    sampled = operator.operands[0].by_row and by_row
-    wanted = operator.reference(
-        *(
-            values(x[chosen]) if sampled and o.by_row else values(x)
-            for o, x in zip(operator.operands, inputs, strict=True)
-        )
-    )
+    sampled = operator.operands[0].by_column or (operator.operands[0].by_row and by_row)
+
+    def part(o: rows.Operand, x: Any) -> Any:
+        if o.by_column:
+            return values(x[:, chosen])
+        return values(x[chosen]) if sampled and o.by_row else values(x)
+
+    wanted = operator.reference(*(part(o, x) for o, x in zip(operator.operands, inputs, strict=True)))
     worst = 0.0
     for index, kind in enumerate(operator.results):
         if kind.whole:

@@ -27,12 +27,13 @@ LARGEST: dict[str, float] = {"f8_e4m3": 448.0, "f8_e5m2": 57344.0, "f4_e2m1": 6.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operand:
-    """One input: its name, shape and element type; `by_row` if row i of the results needs row i of it alone."""
+    """One input: its name, shape and element type; `by_row` (`by_column`) if row i of the results needs row (column) i of it alone."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     by_row: bool = True
+    by_column: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,7 +305,7 @@ def quantisation(rows: int, width: int, dtype: str, output: str, *, static: bool
 
     size = (width, rows) if transposed else (rows, width)
     return Operator(
-        operands=(Operand(name="x", shape=(rows, width), dtype=dtype, by_row=not transposed),),
+        operands=(Operand(name="x", shape=(rows, width), dtype=dtype, by_row=not transposed, by_column=transposed),),
         results=(Result(dtype=output), *(() if static else (Result(dtype="f32"),))),
         demand=quantise(rows=size[0], columns=size[1], dtype=dtype, output=output, static=static),
         reference=reference,
