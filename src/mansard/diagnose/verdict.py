@@ -296,7 +296,10 @@ def _why_idle(case: Case, idle_s: float) -> tuple[str, str]:
             f"the file holds {len(case.trace.op)} piece{'s' if len(case.trace.op) != 1 else ''} of device work, and next to nothing "
             "of what the host did meanwhile: whether the host was late, or events are missing, it does not tell"
         )
-        return text, "a whole profile of some steps, with operators and Python functions of the host (with_stack=True, or nsys --trace=osrt)"
+        return (
+            text,
+            "a whole profile of some steps, with operators and Python functions of the host (with_stack=True, or nsys --trace=osrt)",
+        )
     return "nothing runs, and nothing recorded tells why", "a profile with runtime calls and operators of the host"
 
 
