@@ -114,5 +114,3 @@ def test_a_view_is_read_like_a_table(export):
     db.execute("CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS SELECT * FROM other")
     db.commit()
     assert open_trace(path).of(Kind.KERNEL).duration_ns.sum() == 150
-
-
