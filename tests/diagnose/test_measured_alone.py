@@ -262,7 +262,7 @@ def test_its_document_and_its_page(folder: Path) -> None:
     path = folder / "answer.json"
     path.write_text(json.dumps(document))
     page = read([path])
-    assert page.headline == document["headline"]
+    assert page.headlines == (document["headline"],)
     advice, points, costs, *_ = page.sections[0].blocks
     assert isinstance(advice, Prose)
     assert next(iter(advice.lines)).startswith("Saves at least ")
