@@ -185,6 +185,15 @@ def format_s(seconds: float) -> str:
     return _scaled(seconds, [(1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")])
 
 
+def format_moment(seconds: float) -> str:
+    """Return a moment for reading, to the microsecond: moments of one profile must be told apart, however late they are.
+
+    >>> format_moment(155.923412345), format_moment(0.0)
+    ('155.923412 s', '0.000000 s')
+    """
+    return f"{seconds:.6f} s"
+
+
 def format_flop(flop: float) -> str:
     """Return an amount of work for reading.
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mansard.core.intervals import merge
-from mansard.core.units import format_ratio, format_s
+from mansard.core.units import format_moment, format_ratio, format_s
 from mansard.core.unknown import Unknown
 from mansard.report.trace_document import head, no_kernel_findings
 from mansard.report.trace_layout import table
@@ -66,7 +66,7 @@ def _stream(row: StreamTime, timeline: Timeline, zero: int) -> dict[str, Any]:
 def streams_lines(document: Document, limit: int) -> list[str]:
     """Return the text of `trace streams`."""
     rows = [
-        [f"GPU {r['device']} stream {_plain(r['stream'])}" + (f" of {r['process']}" if several else ""), str(r["kernel_count"]),
+        [f"GPU {r['device']} stream {_plain(r['stream'])}" + (f", process {r['process']}" if several else ""), str(r["kernel_count"]),
          format_s(r["kernel_sum_s"]), format_s(r["kernel_union_s"]), str(r["copies"]), format_s(r["busy_s"]), format_s(r["span_s"])]
         for several in [len({r["process"] for r in document["streams"]}) > 1]
         for r in document["streams"][:limit]
@@ -78,7 +78,7 @@ def streams_lines(document: Document, limit: int) -> list[str]:
     for d in document["devices"]:
         depth = ", ".join(f"{n}: {format_s(s)}" for n, s in list(d["kernels_at_once_s"].items())[:8])
         lines.append(
-            f"  GPU {d['label']}: {d['streams_with_kernels']} streams with kernels; kernels at once (time): {depth or 'none'}; "
+            f"  GPU {d['label']}: {d['streams_with_kernels']} {'stream' if d['streams_with_kernels'] == 1 else 'streams'} with kernels; kernels at once (time): {depth or 'none'}; "
             f"work of several streams at once {format_s(d['several_streams_s'])}"
         )
     return lines + _notes(document)
@@ -128,7 +128,7 @@ def gaps_lines(document: Document) -> list[str]:
                   + (f"; {over}{d['count_over']}, {format_s(d['total_over_s'])}" if over else "")]  # fmt: skip
         names = [apart(labels([g[k] for g in d["gaps"]]), _NAME) for k in ("before", "after")]
         rows = [
-            [format_s(g["start_s"]), format_s(g["length_s"]), _cause(g), before, after, g["launched_from"] or "-"]
+            [format_moment(g["start_s"]), format_s(g["length_s"]), _cause(g), before, after, g["launched_from"] or "-"]
             for g, before, after in zip(d["gaps"], *names, strict=True)
         ]
         titles = ["begins at", "length", "mostly", "after kernel", "before kernel", "launched from"]

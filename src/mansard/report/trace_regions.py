@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mansard.core.units import format_s
+from mansard.core.units import format_moment, format_s
 from mansard.report.trace_layout import table
 from mansard.report.trace_names import apart
 from mansard.trace.occurrences import busy_by_device, kernels_of, occurrences
@@ -69,7 +69,7 @@ def occurrences_lines(rows: Sequence[Document], limit: int) -> list[str]:
     """Return the text of ranges one by one."""
     names = apart([r["region"] for r in rows[:limit]], _NAME)
     cells = [
-        [f"{r['occurrence']}: {name}", "-" if r["thread"] is None else str(r["thread"]), format_s(r["start_s"]), format_s(r["cpu_s"]),
+        [f"{r['occurrence']}: {name}", "-" if r["thread"] is None else str(r["thread"]), format_moment(r["start_s"]), format_s(r["cpu_s"]),
          str(r["kernel_count"]), format_s(r["projected_s"]), ", ".join(f"GPU {d} {format_s(s)}" for d, s in r["kernel_union_s"].items()) or "-"]
         for name, r in zip(names, rows, strict=False)
     ]  # fmt: skip
