@@ -299,3 +299,32 @@ def test_ranges_over_the_edge_of_a_window_are_said_to_be_whole(ask: Any) -> None
     said = {f["code"]: f["text"] for f in later["findings"]}
     assert said["launched_before"].startswith("3 of 3 kernels")
     assert not {"whole_ranges", "launched_before"} & {f["code"] for f in ask("regions")["findings"]}
+
+
+def test_chosen_ranges_are_grouped_without_their_numbers_as_all_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # PyTorch numbers each call: two of aten::mm, of 40 and 60 us, whose kernels take 100 and 50 us; the third range is of another name
+    events = [
+        event("user_annotation", "aten::mm, op_id = 1", 40, 40),
+        event("user_annotation", "aten::mm, op_id = 2", 100, 60),
+        event("user_annotation", "aten::mmx, op_id = 3", 200, 10),
+        event("cuda_runtime", "cudaLaunchKernel", 50, 10, correlation=1),
+        event("cuda_runtime", "cudaLaunchKernel", 120, 10, correlation=2),
+        kernel("gemm", 300, 100, 1),
+        kernel("gemm", 500, 50, 2),
+    ]
+    path = tmp_path / "numbered.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    ask = ["trace", "regions", str(path), "--region", "aten::mm", "--json"]
+    with pytest.raises(SystemExit):
+        main(ask)
+    (row,) = json.loads(capsys.readouterr().out)["regions"]
+    assert row["region"] == "aten::mm"
+    assert row["instances"] == 2
+    assert row["cpu_total_s"] == pytest.approx(100 * US)
+    assert row["gpu_sum_s"] == pytest.approx(150 * US)
+    with pytest.raises(SystemExit):
+        main([*ask, "--exact-names"])
+    rows = json.loads(capsys.readouterr().out)["regions"]
+    assert [r["region"] for r in rows] == ["aten::mm, op_id = 1", "aten::mm, op_id = 2"]

@@ -373,22 +373,25 @@ class RangeRow:
     style: str
 
 
-def range_table(ranges: Ranges, *, grouped: bool = True) -> list[RangeRow]:
+def range_table(ranges: Ranges, *, grouped: bool = True, chosen: npt.NDArray[np.int64] | None = None) -> list[RangeRow]:
     """Return one row per name, the longest projected first.
 
     Args:
         ranges: All ranges.
         grouped: Take names without PyTorch's numbers together.
+        chosen: Only these ranges; None for all.
     """
-    table, names = ranges.table, ranges.timeline.names
+    rows_of = np.arange(len(ranges.table)) if chosen is None else np.asarray(chosen, dtype=np.int64)
+    table, names = ranges.table.take(rows_of), ranges.timeline.names
     if not len(table):
         return []
     style = table.extras.get("range_style")
     group, labels = _groups(table.name, names, style, grouped=grouped)
     count = len(labels)
     length = table.duration_ns
-    first, last = ranges.projected
-    busy = ranges.ops > 0
+    first, last = (ends[rows_of] for ends in ranges.projected)
+    launched, work_sum, depth = ranges.ops[rows_of], ranges.sum_ns[rows_of], ranges.depth[rows_of]
+    busy = launched > 0
 
     def total(values: npt.NDArray[np.int64], mask: npt.NDArray[np.bool_] | None = None) -> list[int]:
         chosen, by = (values, group) if mask is None else (values[mask], group[mask])
@@ -400,7 +403,7 @@ def range_table(ranges: Ranges, *, grouped: bool = True) -> list[RangeRow]:
     edges = np.searchsorted(group[order], np.arange(count + 1))
     columns = zip(
         labels, np.bincount(group, minlength=count).tolist(), total(length), np.bincount(group[busy], minlength=count).tolist(),
-        total(last - first, busy), total(length, busy), total(ranges.ops), total(ranges.sum_ns), strict=True,
+        total(last - first, busy), total(length, busy), total(launched), total(work_sum), strict=True,
     )  # fmt: skip
     rows = []
     for index, (label, instances, cpu, with_work, projected, cpu_busy, ops, sums) in enumerate(columns):
@@ -408,7 +411,7 @@ def range_table(ranges: Ranges, *, grouped: bool = True) -> list[RangeRow]:
         rows.append(RangeRow(
             name=label[0], instances=instances, cpu_total_ns=cpu, cpu_median_ns=float(np.median(length[members])),
             with_work=with_work, projected_total_ns=projected, projected_cpu_total_ns=cpu_busy, ops=ops, work_sum_ns=sums,
-            depth=float(np.median(ranges.depth[members])), style="StartEnd" if label[1] == 1 else "PushPop",
+            depth=float(np.median(depth[members])), style="StartEnd" if label[1] == 1 else "PushPop",
         ))  # fmt: skip
     return sorted(rows, key=lambda r: (-r.projected_total_ns, -r.cpu_total_ns, r.name))
 

@@ -54,8 +54,7 @@ def command(**options: Any) -> int:
     more: dict[str, Any] = {}
     if options["region"]:
         chosen = choose(ranges, options["region"], match=options["match"])
-        names = {timeline.names[i] for i in np.unique(ranges.table.name[chosen])}
-        rows = [r for r in range_table(ranges, grouped=False) if r.name in names]
+        rows = range_table(ranges, grouped=not options["exact_names"], chosen=chosen)
         more["selected"] = selected_document(ranges, chosen.tolist())
         if options["each"]:
             more["occurrences"] = occurrences_document(ranges, chosen.tolist())
