@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mansard.core.errors import UsageError
-from mansard.history.records import Fingerprint
+from mansard.history.records import Fingerprint, Measurement
 
 CONDITIONS = (
     "device",
@@ -209,3 +209,19 @@ def differences(
                 forbids = forbidding and bool(was) and bool(now)
                 found.append(Difference(component=component, key=key, baseline=was, candidate=now, forbids=forbids))
     return tuple(sorted(found, key=lambda d: not d.forbids))
+
+
+def merged_fingerprint(measurements: Iterable[Measurement]) -> Fingerprint:
+    """Return what all measurements of a record share."""
+    parts: dict[str, dict[str, str]] | None = None
+    for m in measurements:
+        mine = {c: dict(p) for c, p in m.fingerprint.parts.items()}
+        if parts is None:
+            parts = mine
+        else:
+            parts = {
+                c: kept
+                for c, p in parts.items()
+                if (kept := {k: v for k, v in p.items() if mine.get(c, {}).get(k) == v})
+            }
+    return Fingerprint(parts=parts or {})

@@ -177,3 +177,11 @@ def finite(value: Any) -> float | None:
         return float(value) if math.isfinite(value) else None
     except OverflowError:  # a whole number of more digits than a float has room for
         return None
+
+
+def implausible(value: Any) -> str:
+    """Return why a share that a document says to be implausible is so; empty for any other value."""
+    if isinstance(value, Mapping) and "implausible" in value:
+        suspects = ", ".join(str(s) for s in value.get("suspects", ())[:2])
+        return f"its share is {float(value['implausible']):.3g} of the ceiling" + (f" ({suspects})" if suspects else "")
+    return ""

@@ -18,7 +18,8 @@ from mansard.core.errors import InputError, UsageError
 from mansard.core.unknown import Unknown
 from mansard.history.connection import connect, sqlite_path, store_url, translated, writing
 from mansard.history.contents import Contents, FolderContents, TableContents
-from mansard.history.documents import merged_fingerprint, read_bytes
+from mansard.history.documents import read_bytes
+from mansard.history.fingerprint import merged_fingerprint
 from mansard.history.records import Record
 
 if TYPE_CHECKING:

@@ -12,9 +12,10 @@ from typing import Any
 
 from mansard.core.errors import UsageError
 from mansard.history.check import Check, Outcome, check
-from mansard.history.documents import read, read_bytes, read_samples, samples_document, samples_of
+from mansard.history.documents import read, read_bytes, read_samples
 from mansard.history.records import Record
 from mansard.history.rules import Rules, rules_of
+from mansard.history.samples import samples_document, samples_of
 
 Source = str | Path | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Record
 
