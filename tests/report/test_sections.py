@@ -16,7 +16,7 @@ from mansard.core.document import dumps
 from mansard.report.document import to_document
 from mansard.report.html import MIXED_BYTES, render_page
 from mansard.report.material import read
-from mansard.report.sections import history, machine, others, points
+from mansard.report.sections import history, machine, others, points, points_words
 from mansard.report.sections import timeline as pictures
 from mansard.report.sections.blocks import POINT_CAP, Cell, Chart, Section, Series, Table
 from mansard.trace.open import open_trace
@@ -199,7 +199,9 @@ def test_what_is_not_known_is_no_number(mixed) -> None:
     assert {r[5] for r in table["rows"]} == {"?"}
     assert {v[5] for v in table["values"]} == {None}
     assert "waived, needs a device" in table["notes"][0]
-    assert points.headline(elements) == "3 of 4 points were measured: 3 not judged; 1 failed or could not run here."
+    assert (
+        points_words.headline(elements) == "3 of 4 points were measured: 3 not judged; 1 failed or could not run here."
+    )
 
 
 def test_caps_are_said() -> None:
@@ -422,10 +424,10 @@ def test_a_share_names_its_ceiling_its_least_time_and_what_was_measured_since(mi
         "f32 matrix, node: judged by 100 GFLOP/s, measured while other programs used 57 % of the processors; the ceilings given "
         f"here have 150 GFLOP/s, set by a point {name}."
     )
-    said = [line.replace("\u00a0", " ") for line in points.first([low, loaded, wrong])]
+    said = [line.replace("\u00a0", " ") for line in points_words.first([low, loaded, wrong])]
     assert said[1].endswith(" with 130 GFLOP/s, 130 % of 100 GFLOP/s f32 matrix.")
     assert said[1].startswith("Above its ceiling, so the point or the ceiling is wrong: ")
-    assert points.first([loaded])[0].replace("\u00a0", " ") == (
+    assert points_words.first([loaded])[0].replace("\u00a0", " ") == (
         "Try first: measure again on an idle machine. 1 of 1 points are noisy (a 95 % interval wider than \u00b15.0 % that leaves the verdict open); "
         "other programs used 40 % of the processors."
     )

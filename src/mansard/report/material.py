@@ -15,7 +15,7 @@ from mansard.diagnose.records import Diagnosis
 from mansard.measure.points.conclusions import in_words
 from mansard.report.document import SCHEMAS, from_document
 from mansard.report.ranks_document import ranks_document
-from mansard.report.sections import kinds, machine, others, points, profile, trends
+from mansard.report.sections import kinds, machine, others, points, points_words, profile, trends
 from mansard.report.sections import timeline as pictures
 from mansard.report.sections.blocks import Prose, Section
 from mansard.report.sections.timeline import TimelineBlock
@@ -148,8 +148,8 @@ class _Reader:
         self.points.append((self.key, name, content))
         self.environments.append((name, "points", content[0].get("environment") or {}))
         with damage_named(f"{name} has a damaged point", hint="measure again"):
-            headline = points.headline(content)
-            self.first += points.first(content)
+            headline = points_words.headline(content)
+            self.first += points_words.first(content)
         self.headlines.append(headline)
         self.files.append((name, "points (detailed.json)", headline))
 

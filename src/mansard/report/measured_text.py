@@ -11,7 +11,7 @@ from mansard.diagnose.fixed_cost import FixedCost
 from mansard.diagnose.measured import JudgedPoint, Law, MeasuredDiagnosis, PointAdvice
 from mansard.measure.points.conclusions import in_words
 from mansard.report.points_text import short_names
-from mansard.report.sections.points import brief
+from mansard.report.sections.points_words import brief
 from mansard.report.text import clean, shorten
 from mansard.report.trace_text import table
 

@@ -10,7 +10,7 @@ import numpy as np
 from mansard.core.ceilings import SCOPES, Area, Ceiling, Ceilings, Kind
 from mansard.core.units import format_binary_bytes, format_bytes_per_s, format_flop_per_s, format_ratio, format_s
 from mansard.report.sections.blocks import Cell, Chart, Prose, Section, Series, Table, number, reason_of
-from mansard.report.sections.points import capacities
+from mansard.report.sections.points_sizes import capacities
 from mansard.report.text import ceiling_value, intensity
 
 _DASHES = {Kind.MEASURED: "solid", Kind.DERIVED: "dash", Kind.DECLARED: "dot"}
