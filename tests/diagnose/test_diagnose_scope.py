@@ -214,3 +214,48 @@ def test_recorded_work_beyond_what_was_given_is_other_work() -> None:
     # Recomputation executes a third more than the model's work: that is the same step.
     fine = check_scope(given, Seen(steps=1, devices=1, backward=False, least_flop=1.02e12 * 4 / 3))
     assert not fine.refused
+
+
+@pytest.mark.parametrize(
+    ("host_us", "kernel_us", "wall_us"),
+    [
+        # Queued behind an earlier kernel [0,9000): called at 1002, it runs [9000,17000). 1000 to 17000 holds 8000 us of waiting for that.
+        ((1000, 200), (9000, 8000), 8000),
+        # Longer on the host than on the device, whose work ends later: 6000 us, not the 6500 from 1000 to 7500.
+        ((1000, 6000), (7000, 500), 6000),
+        # All of the work ends inside the range.
+        ((1000, 6000), (2000, 500), 6000),
+    ],
+)
+def test_one_occurrence_has_one_denominator(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    host_us: tuple[int, int],
+    kernel_us: tuple[int, int],
+    wall_us: int,
+) -> None:
+    def event(cat: str, name: str, ts: int, dur: int, **args: int) -> dict[str, Any]:
+        return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": 7, "ts": ts, "dur": dur, "args": args}
+
+    earlier = kernel_us[0] if wall_us == 8000 else 500
+    events = [
+        event("cuda_runtime", "cudaLaunchKernel", 0, 1, correlation=1), event("kernel", "a", 0, earlier, device=0, stream=7, correlation=1),
+        event("user_annotation", "part", *host_us), event("cuda_runtime", "cudaLaunchKernel", 1002, 2, correlation=2),
+        event("kernel", "b", *kernel_us, device=0, stream=7, correlation=2),
+    ]  # fmt: skip
+    path = tmp_path / "one.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "x"}], "traceEvents": events}))  # fmt: skip
+    words = (str(path), "--region", "part", "--flops", "1e9", "--peak", "1 TFLOP/s", "--json")
+    # 1e9 FLOP at 1e12 FLOP/s take 1000 us.
+    exit_code(*words)
+    diagnosed = json.loads(capsys.readouterr().out)
+    with pytest.raises(SystemExit):
+        main(["trace", "mfu", *words])
+    asked = json.loads(capsys.readouterr().out)
+    assert asked["wall_time_s"] == pytest.approx(wall_us / 1e6)
+    assert diagnosed["step"]["median_s"] == pytest.approx(wall_us / 1e6)
+    assert asked["mfu_ratio"] == diagnosed["mfu_ratio"] == pytest.approx(1000 / wall_us)
+    later = sum(kernel_us) > sum(host_us)
+    assert ("from its start on the host to the end of its device work" in diagnosed["step"]["note"]) == later
+    if wall_us == 8000:  # what waits behind other work waits for no host
+        assert diagnosed["time_shares"]["host"] == 0

@@ -12,7 +12,7 @@ from mansard.core.ceilings import Ceiling, Kind, Resource
 from mansard.core.dtypes import short_dtype
 from mansard.core.errors import InputError, UndecidedError
 from mansard.core.intervals import IntervalSet
-from mansard.core.units import format_flop_per_s
+from mansard.core.units import format_flop_per_s, format_s
 from mansard.diagnose.account import windows_of
 from mansard.diagnose.analyse import diagnose_run
 from mansard.diagnose.facts import MeasuredPoint
@@ -472,12 +472,14 @@ def _of_region(timeline: Timeline, question: Question) -> tuple[Timeline, Region
 
 
 def _steps_of(found: Region) -> ProfileSteps:
-    """Return the region as the one step: from its start, or that of its work, to the end of whichever is later."""
-    start, end = found.start_ns, max(found.end_ns, found.device_end_ns)
-    one = np.array([end - start], dtype=np.int64)
+    """Return the region as the one step, of the time that `mansard trace mfu` divides by too."""
+    start, end = found.wall_ns
+    note = f"occurrence {found.occurrence} of {found.occurrences} of the range {found.name!r}"
+    if end > found.end_ns:
+        note += f"; {format_s((end - found.start_ns) / 1e9)} from its start on the host to the end of its device work"
     return ProfileSteps(
-        source="given", name=found.name, start_ns=np.array([start]), end_ns=np.array([end]), host_ns=one, confidence=1.0,
-        note=f"occurrence {found.occurrence} of {found.occurrences} of the range {found.name!r}",
+        source="given", name=found.name, start_ns=np.array([start]), end_ns=np.array([end]),
+        host_ns=np.array([found.end_ns - found.start_ns]), confidence=1.0, note=note,
     )  # fmt: skip
 
 

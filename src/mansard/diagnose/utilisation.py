@@ -240,9 +240,10 @@ def _region_time(ranges: Ranges, found: Region, used: Sequence[int], *, of_kerne
     start, end, device = table.start_ns[kernels], table.end_ns[kernels], table.device[kernels]
     cpu_span = (found.end_ns - found.start_ns) / 1e9
     device_span = (found.device_end_ns - found.device_start_ns) / 1e9
-    wall, wall_is = _wall(found, cpu_span, device_span, of_kernels=of_kernels)
+    begin, done = found.wall_ns
     return _Time(
-        kernels=kernels, cpu_span_s=cpu_span, device_span_s=device_span, wall_s=wall, wall_is=wall_is,
+        kernels=kernels, cpu_span_s=cpu_span, device_span_s=device_span, wall_s=(done - begin) / 1e9,
+        wall_is=_wall_is(found, cpu_span, device_span, of_kernels=of_kernels),
         sum_s=int((end - start).sum()) / 1e9, union_s=merge(start, end).length_ns / 1e9,
         per_device_s={
             timeline.devices[d].shown: merge(start[device == d], end[device == d]).length_ns / 1e9 for d in used
@@ -366,19 +367,15 @@ def _check_devices(used: int, gpus: int | None, device: int | None) -> None:
         )
 
 
-def _wall(found: Region, cpu_span: float, device_span: float, *, of_kernels: bool) -> tuple[float, str]:
-    """Return the time MFU is taken over, and which it is.
-
-    The range on the host counts if the device work it launched ends inside it, else the longer of range and device span: a call
-    returns before its kernels end, and FLOP over the call alone would be no share of anything.
-    """
+def _wall_is(found: Region, cpu_span: float, device_span: float, *, of_kernels: bool) -> str:
+    """Return what the time is that MFU is taken over, `Region.wall_ns`."""
     if of_kernels:
-        return device_span, "from the first to the last of these kernels"
+        return "from the first to the last of these kernels"
     if found.device_end_ns <= found.end_ns:
-        return cpu_span, "the range on the host; its device work ends inside it"
+        return "the range on the host; its device work ends inside it"
     if device_span >= cpu_span:
-        return device_span, "the device span; the range returns before its device work ends"
-    return cpu_span, "the range on the host, longer than its device span; its device work ends after it"
+        return "the device span; the range returns before its device work ends"
+    return "the range on the host, longer than its device span; its device work ends after it"
 
 
 def _ratios(

@@ -298,6 +298,21 @@ class Region:
     other_threads: int
     other_threads_ns: int
 
+    @property
+    def wall_ns(self) -> tuple[int, int]:
+        """Begin and end of the time that the work of this occurrence is divided by [ns].
+
+        The range on the host counts where its device work ends inside it. Else, as a call returns before its kernels end, that time
+        ends with the last of the work and is as long as the longer of range and device span: waiting in a queue behind earlier work is
+        no time of this occurrence, and in a pipeline it would count once more in each.
+
+        Assumes: the range launched work.
+        """
+        if self.device_end_ns <= self.end_ns:
+            return self.start_ns, self.end_ns
+        length = max(self.end_ns - self.start_ns, self.device_end_ns - self.device_start_ns)
+        return self.device_end_ns - length, self.device_end_ns
+
 
 def region(
     ranges: Ranges, name: str, *, occurrence: int = 1, match: Match = "auto", device: int | None = None,
