@@ -158,7 +158,7 @@ class Worker:
         op: str,
         *,
         limit_s: float,
-        most_s: float = math.inf,
+        kill_s: float = math.inf,
         meanwhile: Callable[[], None] | None = None,
         **arguments: Any,
     ) -> dict[str, Any]:
@@ -167,7 +167,7 @@ class Worker:
         Args:
             op: The order.
             limit_s: After this the worker is killed [s]; later, up to three times, where others filled the machine.
-            most_s: After this it is killed whatever others do [s].
+            kill_s: After this it is killed whatever others do [s].
             meanwhile: Called a few times a second while the answer is awaited.
 
         Raises:
@@ -181,7 +181,7 @@ class Worker:
             self._child.stdin.flush()
         except (BrokenPipeError, ConnectionError):
             raise WorkerLostError(self._last_words()) from None
-        line = self._line(min(limit_s, most_s), most_s, meanwhile)
+        line = self._line(min(limit_s, kill_s), kill_s, meanwhile)
         try:
             answer = json.loads(line)
         except json.JSONDecodeError:
@@ -191,13 +191,13 @@ class Worker:
             raise OrderFailedError(answer["error"])
         return dict(answer["ok"])
 
-    def _line(self, limit_s: float, most_s: float, meanwhile: Callable[[], None] | None) -> bytes:
+    def _line(self, limit_s: float, kill_s: float, meanwhile: Callable[[], None] | None) -> bytes:
         assert self._child.stdout is not None
         waited_s, before = 0.0, _cpu_seconds(self.pid)
         with selectors.DefaultSelector() as selector:
             selector.register(self._child.stdout, selectors.EVENT_READ)
             while b"\n" not in self._buffer:
-                if waited_s >= most_s or (waited_s >= limit_s and waited_s * self._left_since(before) >= limit_s):
+                if waited_s >= kill_s or (waited_s >= limit_s and waited_s * self._left_since(before) >= limit_s):
                     self.kill()
                     longer = (
                         f" after {waited_s:.0f} s, since others used the machine" if waited_s > 1.1 * limit_s else ""
