@@ -41,12 +41,14 @@ import numpy as np
 from mansard.measure.config.plan import plan_from_command_line
 from mansard.measure.machine import choose_cpus
 from mansard.measure.points.conditions import joined
-from mansard.measure.points.effort import spread
+from mansard.measure.points.effort import EFFORTS, spread
 from mansard.measure.points.interval import Interval, interval_of, interval_over
 from mansard.measure.points.regimes import intervals_by_regime, two_regimes
 from mansard.measure.points.registry import benchmark_named
 from mansard.measure.points.result import Result, State
-from mansard.measure.points.runner import EFFORTS, Job, Runner, Setting, Taken
+from mansard.measure.points.runner import Job, Runner
+from mansard.measure.points.setting import Setting
+from mansard.measure.points.taken import Taken
 
 POINTS = {
     "small": ("gemm_simple", {"m": "256", "k": "256", "n": "256", "in_dtype": "f32", "out_dtype": "f32", "impl": "numpy"}),

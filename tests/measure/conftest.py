@@ -17,7 +17,7 @@ from mansard.measure.points import worker
 from mansard.measure.points.assemble import result_of
 from mansard.measure.points.benchmark import Params, Prepared, Waived, Where, Work
 from mansard.measure.points.result import Point, Result
-from mansard.measure.points.runner import Taken
+from mansard.measure.points.taken import Taken
 
 KIB, MIB, GIB = 2.0**10, 2.0**20, 2.0**30
 SAMPLE_S = 1e-3

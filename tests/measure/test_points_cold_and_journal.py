@@ -17,13 +17,15 @@ from mansard.core.ceilings import Ceilings, MemoryLevel
 from mansard.measure.benchmarks.attention import BENCHMARKS as ATTENTION
 from mansard.measure.config.plan import plan_from_command_line
 from mansard.measure.points import flush, timing
+from mansard.measure.points.batching import batches
 from mansard.measure.points.benchmark import Check, Prepared, Waived, Where, Work
 from mansard.measure.points.evidence import Evidence
+from mansard.measure.points.identity import key_of
 from mansard.measure.points.interpret import can_be_interpreted, interpreted
 from mansard.measure.points.journal import UNFINISHED, Journal, record_of, restore
 from mansard.measure.points.process import OrderFailedError
 from mansard.measure.points.result import Conditions, Point, Samples, State
-from mansard.measure.points.runner import Taken, batches, key_of
+from mansard.measure.points.taken import Taken
 from mansard.measure.points.worker import Server
 
 LEVELS = (MemoryLevel(level="l2", capacity_bytes=2.0**20), MemoryLevel(level="dram", capacity_bytes=2.0**33))
@@ -159,7 +161,7 @@ KILLED = textwrap.dedent(
     import os, signal, sys
     from pathlib import Path
     from mansard.measure.config.plan import plan_from_command_line
-    from mansard.measure.points import journal, runner
+    from mansard.measure.points import journal, windows
     from mansard.measure.points.effort import Effort
     from mansard.measure.points.session import Session
 
@@ -174,7 +176,7 @@ KILLED = textwrap.dedent(
             os.kill(os.getpid(), signal.SIGKILL)
 
     journal.Journal.keep = keep
-    runner.Runner._clock_now = lambda self, state: {}  # the clock has its own tests; compiling it takes seconds
+    windows.Windows._clock_now = lambda self, state: {}  # the clock has its own tests; compiling it takes seconds
     effort = Effort(name="tiny", processes=3, rounds=1, budget_s=0.02, target_ratio=0.5, warmup_s=0.01, most_s=60.0,
                     point_limit_s=5.0)
     plan = plan_from_command_line("hbm_bandwidth", {"size": "1024,2048", "dtype": "f32", "impl": "numpy"})

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from mansard.measure.points import audit, verdict
+from mansard.measure.points.effort import EFFORTS
 from mansard.measure.points.output import COLUMNS
-from mansard.measure.points.runner import EFFORTS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "measuring.md").read_text(encoding="utf-8")

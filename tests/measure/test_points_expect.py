@@ -8,8 +8,11 @@ from mansard.core import Demand
 from mansard.core.ceilings import Area, Ceiling, Ceilings, Kind, MemoryLevel, Resource
 from mansard.measure.points import expect
 from mansard.measure.points.benchmark import Transfer, Where, Work
+from mansard.measure.points.effort import EFFORTS
 from mansard.measure.points.result import Point
-from mansard.measure.points.runner import EFFORTS, Runner, Setting, Taken
+from mansard.measure.points.runner import Runner
+from mansard.measure.points.setting import Setting
+from mansard.measure.points.taken import Taken
 
 GEMM = Work(demand=Demand(flop={("f32", "f32"): 1e12}, read_bytes=1.0), peak=("f32", "f32", "matrix"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import io
 import json
 import sys
@@ -20,13 +21,17 @@ from mansard.core.unknown import Unknown
 from mansard.measure.points import runner as runner_module
 from mansard.measure.points import worker
 from mansard.measure.points.assemble import result_of
+from mansard.measure.points.batching import batches
 from mansard.measure.points.benchmark import Check, Prepared, Waived, Where, Work
-from mansard.measure.points.effort import spread
+from mansard.measure.points.effort import Effort, spread
+from mansard.measure.points.identity import key_of, plan_hash
 from mansard.measure.points.output import COLUMNS, Writer, points_left, read_detailed, summary_text
-from mansard.measure.points.process import OrderFailedError, WorkerLostError
+from mansard.measure.points.process import OrderFailedError, Worker, WorkerLostError
 from mansard.measure.points.result import Point, State
-from mansard.measure.points.runner import Effort, Runner, Setting, Taken, batches, key_of, plan_hash
+from mansard.measure.points.runner import Runner
 from mansard.measure.points.session import exit_code
+from mansard.measure.points.setting import Setting
+from mansard.measure.points.taken import Taken
 
 EFFORT = Effort(
     name="tiny", processes=2, rounds=2, budget_s=0.02, target_ratio=0.5, warmup_s=0.01, most_s=60.0, point_limit_s=2.0
@@ -115,7 +120,7 @@ class Here:
         Here.made.append(self)
         self.server = worker.Server()
 
-    def ask(self, op, *, limit_s, most_s=0.0, meanwhile=None, **arguments):
+    def ask(self, op, *, limit_s, kill_s=0.0, meanwhile=None, **arguments):
         order = json.loads(json.dumps(to_jsonable({"op": op, **arguments})))
         answer = json.loads(json.dumps(to_jsonable(worker.reply_to(self.server, order))))
         if "error" in answer:
@@ -280,8 +285,8 @@ def test_what_is_under_way_when_the_budget_ends_has_one_limit_more_and_is_waived
     log, limits = str(tmp_path / "log"), []
     ask, over = Here.ask, [False]
 
-    def asked(self, op, *, limit_s, most_s=None, **arguments):
-        limits.append(most_s)
+    def asked(self, op, *, limit_s, kill_s=None, **arguments):
+        limits.append(kill_s)
         if op == "window":
             over[0] = True
             raise WorkerLostError("no answer", silent=True)
@@ -289,7 +294,8 @@ def test_what_is_under_way_when_the_budget_ends_has_one_limit_more_and_is_waived
 
     monkeypatch.setattr(Here, "ask", asked)
     runner = Runner(setting(budget_s=0.5))
-    monkeypatch.setattr(runner, "_spent", lambda: over[0])
+    for part in (runner, runner._windows):
+        monkeypatch.setattr(part, "_spent", lambda: over[0])
     found = by_name(runner.run([point("a", log=log), point("b", log=log)]))
     assert {r.state for r in found.values()} == {State.WAIVED}
     reasons = sorted(r.reason for r in found.values())
@@ -315,14 +321,14 @@ def test_a_process_gives_a_point_twice_its_limit_all_orders_together(setting):
     asked, runner = Asked(), Runner(setting())
     asked.limits = []
     state = Taken(point=point("a"), benchmark=Told(), in_process_s=0.5)
-    runner._ask(asked, state, "prepare")
-    runner._ask(asked, state, "window")
+    runner._windows.ask(asked, state, "prepare")
+    runner._windows.ask(asked, state, "window")
     with pytest.raises(WorkerLostError):
-        runner._ask(asked, state, "finish")
+        runner._windows.ask(asked, state, "finish")
     # 2 x 2 s less what went before; never less than the limit itself
     assert asked.limits == [3.5, 2.5, 2.0]
     assert state.work_s == 3.0
-    assert runner._doing == "after its samples, while its result was checked"
+    assert runner._windows.doing == "after its samples, while its result was checked"
 
 
 def test_a_budget_that_ends_inside_a_batch_leaves_out_what_was_not_begun(setting, tmp_path, monkeypatch):
@@ -334,7 +340,8 @@ def test_a_budget_that_ends_inside_a_batch_leaves_out_what_was_not_begun(setting
         looks.append(1)
         return len(looks) > 3
 
-    monkeypatch.setattr(runner, "_spent", spent)
+    for part in (runner, runner._windows):
+        monkeypatch.setattr(part, "_spent", spent)
     found = runner.run([point(str(i), log=log) for i in range(3)])
     assert sorted(r.state for r in found) == [State.DONE, State.WAIVED, State.WAIVED]
     assert all("budget" in r.reason for r in found if r.state is State.WAIVED)
@@ -355,7 +362,7 @@ def test_a_survey_measures_nothing(setting, tmp_path):
 
 def test_points_share_memory_in_batches(setting):
     def state(name, size):
-        taken = runner_module.Taken(point=point(name), benchmark=Told())
+        taken = Taken(point=point(name), benchmark=Told())
         taken.work = Work(demand=Demand(read_bytes=size))
         return taken
 
@@ -496,3 +503,22 @@ def test_a_spread_run_does_not_wait_for_a_budget_that_is_spent(setting, tmp_path
     (result,) = Runner(made).run([point("a", log=str(tmp_path / "log"))])
     assert result.state is State.WAIVED
     assert waits == []
+
+
+def test_no_word_of_an_order_is_one_that_asking_takes_itself(setting):
+    # the budget of a slope and the moment at which a worker is killed once had one name, so that no slope could be asked for
+    orders = []
+
+    class Asked:
+        waited_s = 0.0
+
+        def ask(self, op, *, limit_s, kill_s=0.0, meanwhile=None, **words):
+            orders.append((op, words))
+            return {}
+
+    runner = Runner(setting())
+    state = Taken(point=point("a"), benchmark=Told())
+    runner._windows.ask(Asked(), state, "slope", most_s=1.0)
+    own = set(inspect.signature(Worker.ask).parameters)
+    assert [op for op, words in orders if not own & set(words)] == ["slope"]
+    assert orders[0][1]["most_s"] == 1.0

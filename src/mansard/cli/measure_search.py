@@ -19,7 +19,7 @@ def run_search(wanted: Wanted) -> int:
     from mansard.core.document import dumps, header
     from mansard.core.errors import UsageError
     from mansard.measure.machine import choose_cpus, describe
-    from mansard.measure.points.runner import EFFORTS
+    from mansard.measure.points.effort import EFFORTS
     from mansard.measure.search import FIRST_S, best_point, planned_s
     from mansard.measure.store import write_text
 

@@ -15,8 +15,8 @@ from mansard.measure.points.evidence import Evidence
 from mansard.measure.points.interval import interval_of, interval_over
 from mansard.measure.points.metrics import metrics_of
 from mansard.measure.points.regimes import intervals_by_regime
-from mansard.measure.points.result import Finding, Result, Samples, State
-from mansard.measure.points.runner import Taken, parameters_of, unmeasured
+from mansard.measure.points.result import Finding, Result, Samples, State, parameters_of, unmeasured
+from mansard.measure.points.taken import Taken
 from mansard.measure.points.timing import outliers
 from mansard.measure.points.verdict import judge_point
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from mansard.measure.points.runner import Taken
+from mansard.measure.points.taken import Taken
 
 MEMORY_SHARE = 0.2  # of the free memory, for the arrays of the points that are kept ready at the same time
 ARRAYS_OVER_WORK = 3.0  # references, results and copies beside the arrays that are counted

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from mansard.core.document import to_jsonable
-from mansard.measure.points.runner import Taken, key_of
+from mansard.measure.points.identity import key_of
+from mansard.measure.points.taken import Taken
 from mansard.measure.store import write_text
 
 UNFINISHED = "unfinished.json"

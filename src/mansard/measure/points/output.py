@@ -13,8 +13,8 @@ from typing import Any
 
 from mansard.core.document import header, to_jsonable
 from mansard.core.errors import InputError, UsageError
+from mansard.measure.points.identity import key_of
 from mansard.measure.points.result import Conditions, Finding, Point, PointVerdict, Result, Samples, State
-from mansard.measure.points.runner import key_of
 from mansard.measure.store import write_text
 
 SCHEMA = "detailed/1"

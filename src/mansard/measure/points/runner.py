@@ -3,77 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mansard.core.ceilings import Ceilings
 from mansard.core.errors import MansardError
 from mansard.hardware.host import meminfo
 from mansard.measure.points import expect
-from mansard.measure.points.batching import batches as batches
+from mansard.measure.points.batching import batches
 from mansard.measure.points.benchmark import Waived, Where
-from mansard.measure.points.conditions import Accelerators, Clock
-from mansard.measure.points.effort import EFFORTS as EFFORTS
-from mansard.measure.points.effort import Effort as Effort
-from mansard.measure.points.identity import key_of as key_of
-from mansard.measure.points.identity import plan_hash as plan_hash
+from mansard.measure.points.identity import key_of
 from mansard.measure.points.interpret import can_be_interpreted, interpreted
 from mansard.measure.points.interval import LEAST_PROCESSES
-from mansard.measure.points.process import DOING, OrderFailedError, Reserve, Worker, WorkerLostError, load_beside
+from mansard.measure.points.process import OrderFailedError, Reserve, Worker, WorkerLostError, load_beside
 from mansard.measure.points.registry import benchmark_named
-from mansard.measure.points.result import Point, Result, State
-from mansard.measure.points.result import now_iso as now_iso
-from mansard.measure.points.result import parameters_of as parameters_of
-from mansard.measure.points.result import unmeasured as unmeasured
-from mansard.measure.points.taken import Taken as Taken
+from mansard.measure.points.result import Point, Result, State, now_iso, parameters_of, unmeasured
+from mansard.measure.points.setting import Setting
+from mansard.measure.points.taken import Taken
+from mansard.measure.points.windows import Windows
 
 START_LIMIT_S = 120.0
-FLOOR_SEEN = 1e-3  # of a call, from which on its dispatch is worth telling apart by a slope
-
-
-Progress = Callable[[float, str], None]
-Finish = Callable[[Taken], Result]
-Keep = Callable[[Result], None]
-Note = Callable[[Sequence[Taken]], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """What a run needs beside its points.
-
-    Args:
-        effort: How much a point is worth.
-        cpus: The CPUs of the team.
-        seed: Seed of the order.
-        ceilings: Of this CPU, for the expected time of its points; None where nothing is known.
-        device_ceilings: Of the accelerator, for that of its points.
-        budget_s: Wall time of the whole run; points that no longer fit are waived [s].
-        finish: Makes the result of a measured point.
-        keep: Is given every result as soon as it is there.
-        note: Is given the points under way after each of their processes.
-        restore: Gives a point what an earlier run measured of it.
-        progress: Is told the share done and what is measured.
-        command: What starts a worker; None takes the worker module.
-        wait: Waits that long [s], between processes that are spread over a time.
-    """
-
-    effort: Effort
-    cpus: tuple[int, ...]
-    finish: Finish
-    keep: Keep
-    note: Note = lambda _batch: None
-    restore: Callable[[Taken], None] = lambda _taken: None
-    seed: int = 0
-    ceilings: Ceilings | None = None
-    device_ceilings: Ceilings | None = None
-    budget_s: float | None = None
-    progress: Progress = lambda _share, _text: None
-    command: tuple[str, ...] | None = None
-    wait: Callable[[float], None] = time.sleep
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +43,12 @@ class Runner:
         self._set = setting
         self._begin = time.monotonic()
         self._order = random.Random(setting.seed)
-        self._clock: Clock | None = None
-        self._devices = Accelerators()
         self._done = 0.0
         self._whole = 1.0
         self._under_way: list[Taken] = []
-        self._doing = ""
         self._opened_on: dict[str, Where] = {}
         self._reserve = Reserve()
+        self._windows = Windows(setting, self._begin, self._order, self._spent, self._tell)
         self.results: list[Result] = []
 
     def run(self, points: Sequence[Point]) -> list[Result]:
@@ -128,8 +77,7 @@ class Runner:
                     self._in_succession(job)
         finally:
             self._reserve.close()
-            if self._clock is not None:
-                self._clock.close()
+            self._windows.close()
         return self.results
 
     def survey(self, points: Sequence[Point]) -> list[tuple[Point, str, float | None]]:
@@ -368,7 +316,7 @@ class Runner:
                 kept = self._reserve.take((backend, *sorted(flags.items())))
                 with kept or Worker(self._set.cpus, flags, self._set.command) as worker:
                     self._open(worker, backend)
-                    self._windows(worker, left, current, number)
+                    self._windows.measure(worker, left, current, number)
                 return
             except OrderFailedError as error:
                 for state in left:
@@ -380,48 +328,10 @@ class Runner:
                         state.failure = f"{backend} did not start again: {lost.reason}"
                     return
                 if lost.silent and self._spent():
-                    current[0].too_long = f"the budget of {self._set.budget_s:.3g} s was spent {self._doing}"
+                    current[0].too_long = f"the budget of {self._set.budget_s:.3g} s was spent {self._windows.doing}"
                     return
-                current[0].failure = f"{lost.reason} ({self._doing}{load_beside(len(self._set.cpus))})"
+                current[0].failure = f"{lost.reason} ({self._windows.doing}{load_beside(len(self._set.cpus))})"
                 left = [s for s in left if not s.failure and not s.finished[number:]]
-
-    def _windows(self, worker: Worker, states: list[Taken], current: list[Taken], number: int) -> None:
-        """Prepare, take the windows of every point in random order, round by round, and release the points.
-
-        Where the budget ends meanwhile, no further point is made ready, and those that are get one window.
-        """
-        effort = self._set.effort
-        ready: list[Taken] = []
-        for state in states:
-            state.in_process_s = 0.0
-        for state in self._shuffled(states):
-            if not self._spent():
-                current[:] = [state]
-                self._prepare(worker, state)
-                if self._fits(worker, state):
-                    ready.append(state)
-        for _ in range(effort.rounds):
-            for state in self._shuffled(ready):
-                if not state.groups[-1] or (len(state.groups[-1]) < effort.rounds and not self._spent()):
-                    current[:] = [state]
-                    self._window(worker, state)
-                    self._tell(state, number)
-        for state in self._shuffled(ready):
-            if state.groups[-1]:
-                current[:] = [state]
-                self._finish(worker, state, last=number == 0)
-        current.clear()
-
-    def _fits(self, worker: Worker, state: Taken) -> bool:
-        """Return whether calls are short enough to be sampled, now that some were seen; else the point is let go."""
-        if state.failure or any(state.groups):
-            return not state.failure
-        call_s, limit_s = float(state.prepared[-1]["call_s"]), self._set.effort.point_limit_s
-        if 3.0 * call_s <= limit_s:
-            return True
-        state.too_long = f"{expect.calls_exceed('took', call_s, limit_s)}{load_beside(len(self._set.cpus))}"
-        self._ask(worker, state, "drop")
-        return False
 
     def _tell(self, state: Taken, number: int) -> None:
         """Say how far the run is: finished points, and the windows of those under way."""
@@ -429,90 +339,3 @@ class Runner:
         state.share = min(0.99, state.share + 1.0 / (effort.processes * effort.rounds))
         share = (self._done + sum(s.share for s in self._under_way)) / self._whole
         self._set.progress(min(0.999, share), f"{state.point.name} (process {number + 1} of {effort.processes})")
-
-    def _shuffled(self, states: Sequence[Taken]) -> Iterator[Taken]:
-        order = [s for s in states if not s.failure]
-        self._order.shuffle(order)
-        return iter(order)
-
-    def _ask(self, worker: Worker, state: Taken, op: str, **arguments: Any) -> dict[str, Any] | None:
-        """Give an order for a point; a failed order is the failure of the point, and None comes back."""
-        before_s = worker.waited_s
-        if not state.started:
-            state.started = now_iso()
-        # Twice its limit, less what this process spent on it before: a late hang takes no longer than an early one.
-        limit_s = self._set.effort.point_limit_s
-        left_s = max(limit_s, 2.0 * limit_s - state.in_process_s)
-        most_s = math.inf
-        if self._set.budget_s is not None:  # what is under way when the budget ends has the limit of one point to end
-            most_s = limit_s + max(0.0, self._begin + self._set.budget_s - time.monotonic())
-        self._doing = DOING[op]
-        try:
-            return worker.ask(op, limit_s=left_s, most_s=most_s, key=key_of(state.point), **arguments)
-        except OrderFailedError as error:
-            place = f" ({error.error['where']})" if error.error.get("where") else ""
-            hint = f"; {error.error['hint']}" if error.error.get("hint") else ""
-            state.failure = f"{error.error['message']}{place}{hint}"
-            return None
-        finally:
-            spent_s = worker.waited_s - before_s
-            state.work_s += spent_s
-            state.in_process_s += spent_s
-
-    def _prepare(self, worker: Worker, state: Taken) -> None:
-        params = state.point.params
-        answer = self._ask(
-            worker, state, "prepare", benchmark=state.point.benchmark, impl=state.point.impl,
-            params=parameters_of(state.point),
-            warmup_tries=int(params.get("warmup_tries") or 0) or 5,
-            warmup_s=min(1.0, float(params.get("min_duration_s") or 0.0) / 5.0),
-            warmup_most_s=self._set.effort.warmup_s,
-            per_sample=state.prepared[0]["per_sample"] if state.prepared else None, cold=params.get("cache") == "cold",
-        )  # fmt: skip
-        if answer is not None:
-            state.prepared.append(answer)
-
-    def _window(self, worker: Worker, state: Taken) -> None:
-        effort, params = self._set.effort, state.point.params
-        parts = effort.processes * effort.rounds
-        call_s = max(1e-9, float(state.prepared[-1]["call_s"]) * float(state.prepared[-1]["per_sample"]))
-        least = -(-int(params.get("num_runs") or 10) // parts)
-        allowed = max(1, int(effort.point_limit_s / 2.0 / parts / call_s))
-        limits = {
-            "least_samples": min(max(3, least), allowed),
-            "least_s": min(float(params.get("min_duration_s") or 0.0) / parts, effort.point_limit_s / parts),
-            "budget_s": float(params.get("max_duration_s") or effort.budget_s) / parts,
-            "target_ratio": effort.target_ratio,
-        }
-        answer = self._ask(worker, state, "window", limits=limits)
-        if answer is None:
-            return
-        state.groups[-1].append(list(answer["seconds"]))
-        state.rewarm_s.append(float(answer["rewarm_s"]))
-        state.stopped_by = str(answer["stopped_by"])
-        state.seen.append({**answer["seen"], **self._clock_now(state)})
-
-    def _clock_now(self, state: Taken) -> dict[str, Any]:
-        if state.where is not None and state.where.platform == "gpu":
-            found: dict[str, Any] = dict(self._devices.seen())
-            return {**found, "clock_source": "NVML, right after the samples"} if found else {}
-        if self._clock is None:
-            self._clock = Clock(self._set.cpus)
-        clock_hz, source = self._clock.now()
-        return {"clock_hz": clock_hz, "clock_source": source}
-
-    def _finish(self, worker: Worker, state: Taken, *, last: bool) -> None:
-        ready = state.prepared[-1]
-        # Where an empty call is no part of the time, a slope says nothing new and costs many calls; a chain compiles as long as
-        # the point did, and once more in each process.
-        worth = float(ready["floor_s"]) > FLOOR_SEEN * float(ready["call_s"])
-        fits = float(ready["compile_s"]) <= self._set.effort.most_s and not self._spent()
-        if ready["has_chain"] and worth and fits:
-            answer = self._ask(worker, state, "slope", most_s=max(1.0, self._set.effort.budget_s))
-            if answer is None:
-                return
-            if answer["slope_s"] is not None:
-                state.slopes.append((float(answer["slope_s"]), float(answer["fixed_s"])))
-        answer = self._ask(worker, state, "finish", sync=last)
-        if answer is not None:
-            state.finished.append(answer)

@@ -16,11 +16,15 @@ from mansard.hardware import detect, load
 from mansard.measure.machine import choose_cpus, describe, memory_levels, read_caches
 from mansard.measure.points.assemble import result_of
 from mansard.measure.points.conclusions import conclusions
+from mansard.measure.points.effort import Effort
+from mansard.measure.points.identity import key_of, plan_hash
 from mansard.measure.points.journal import Journal
 from mansard.measure.points.output import Writer, points_left
 from mansard.measure.points.points_ceilings import envelope_of
-from mansard.measure.points.result import Point, State
-from mansard.measure.points.runner import Effort, Runner, Setting, Taken, key_of, plan_hash, unmeasured
+from mansard.measure.points.result import Point, State, unmeasured
+from mansard.measure.points.runner import Runner
+from mansard.measure.points.setting import Setting
+from mansard.measure.points.taken import Taken
 from mansard.measure.store import load_cached
 
 Progress = Callable[[float, str], None]
