@@ -362,3 +362,25 @@ def test_a_share_of_a_bandwidth_names_its_device(capsys: pytest.CaptureFixture[s
     out = run(capsys, "hardware", "peak", "mi250x", "--achieved", "1.4 TB/s")[1]
     assert "a package holds 2" in out
     assert "share of it 85 %" in out
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["t4", "--dtype", "bf16"], "no bf16 peak is published"),
+        (["p100-sxm2-16gb", "--dtype", "bf16"], "no bf16 peak is published"),
+        (["gb10", "--dtype", "bf16"], "no bf16 peak is published"),
+        (["h200", "--dtype", "bf16", "--accumulate", "f16"], "no bf16 into f16 peak is published"),
+    ],
+)
+def test_a_peak_that_is_on_no_record_is_said_to_be_none(
+    capsys: pytest.CaptureFixture[str], args: list[str], says: str
+) -> None:
+    assert says in run(capsys, "hardware", "peak", *args)[1]
+    assert says in document(capsys, "hardware", "peak", *args)["no_peak"]["unknown"]
+
+
+def test_a_peak_that_is_on_record_is_not_denied(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no_peak" not in document(capsys, "hardware", "peak", "h200", "--dtype", "bf16")
+    rows = document(capsys, "hardware", "peak", "gb10", "--dtype", "f32")["rows"]
+    assert [r["declared_flop_per_s"] for r in rows] == [31e12]

@@ -205,12 +205,23 @@ def test_an_oversubscribed_spine():
 
 
 def test_switches_that_reduce_need_one_buffer_over_the_network():
-    # 8 nodes of one GPU each on a reducing network: 9/8 S instead of 14/8 S.
+    # 8 nodes of one GPU each on a reducing network: each sends S up and gets the sum, S, instead of 14/8 S.
     node = built("h100-sxm", "1")
     fabric = networked(node, units=8, bytes_per_s=50e9, reduces=True)
     plain, *_, sharp = collective_ceilings(fabric, "all_reduce", size_bytes=8e9)
     assert plain.bandwidth_s == pytest.approx(14e9 / 50e9)
-    assert sharp.bandwidth_s == pytest.approx(9e9 / 50e9)
+    assert sharp.bandwidth_s == pytest.approx(8e9 / 50e9)
+    assert sharp.busbw_bytes_per_s == pytest.approx(14 / 8 * 50e9)
+    assert sharp.formula == "S / B"
+    # 8 nodes of 8 with NVLS inside: a node sends S over 400 GB/s, 20 ms. At 800 GB/s the GPU decides: it takes in 126/64 S, for
+    # which a byte of its 450 GB/s of NVLink counts 126/65 times and one of its 100 GB/s adapter 126/64: 14.7 ms.
+    wide = networked(built("h100-sxm", "8"), units=8, bytes_per_s=400e9, reduces=True)
+    inside = collective_ceilings(wide, "all_reduce", size_bytes=8e9)[-1]
+    assert inside.bandwidth_s == pytest.approx(8e9 / 400e9)
+    fast = networked(built("h100-sxm", "8"), units=8, bytes_per_s=800e9, reduces=True)
+    assert collective_ceilings(fast, "all_reduce", size_bytes=8e9)[-1].bandwidth_s == pytest.approx(
+        8e9 / (450e9 * 64 / 65 + 100e9)
+    )
 
 
 def test_a_pcie_tree_shares_its_uplinks():

@@ -88,12 +88,24 @@ def test_a_leaf_and_switches_that_reduce():
     assert found["rows"][0]["time_s"] == pytest.approx(16e9 / 200e9)
     assert found["rows"][0]["limiting"] == "network-spine"
     assert any("oversubscribed 4 to 1" in note for note in found["notes"])
-    # Eight nodes of one GPU: 9/8 S in place of 14/8 where the switches between them reduce.
+    # Eight nodes of one GPU: S in place of 14/8 S where the switches between them reduce.
     one = ("all_reduce", "8:1", "--on", "h100-sxm", "--network", "50 GB/s", "--size", "8 GB")
     assert not any(row["effective"] for row in document(*one)["rows"])
-    assert document(*one, "--sharp")["rows"][-1]["time_s"] == pytest.approx(9e9 / 50e9)
+    assert document(*one, "--sharp")["rows"][-1]["time_s"] == pytest.approx(8e9 / 50e9)
     done = run(*args[:-1], "3")
     assert "make no fat tree" in str(done.exception)
+
+
+def test_options_that_a_network_has_no_part_for_are_named():
+    args = ("all_reduce", "8", "--on", "h100-sxm", "--size", "1 GiB")
+    assert not any(note.startswith("not used") for note in document(*args)["notes"])
+    notes = document(*args, "--leaf", "2", "--sharp", "--no-wrap", "--pcie-switch", "4", "--die-link", "1 TB/s")[
+        "notes"
+    ]
+    unused = " ".join(note for note in notes if note.startswith("not used"))
+    assert all(name in unused for name in ("--leaf, --sharp;", "--wrap;", "--pcie-switch;", "--die-link;"))
+    used = document("all_reduce", "2:8", *args[2:], "--network", "50 GB/s", "--leaf", "1", "--sharp")["notes"]
+    assert not any(note.startswith("not used") for note in used)
 
 
 def test_groups_by_axis():
@@ -103,6 +115,10 @@ def test_groups_by_axis():
     assert group_over(fabric, "nvlink=4, network") == ((4,), (4,))
     with pytest.raises(UsageError, match="no axis 'x'"):
         group_over(fabric, "x")
+    with pytest.raises(UsageError, match="nvlink twice"):
+        group_over(fabric, "nvlink=4,nvlink=2")
+    with pytest.raises(UsageError, match="cannot read"):
+        group_over(fabric, "nvlink=")
     with pytest.raises(UsageError, match="a divisor"):
         collective_document(fabric, "all_reduce", sizes=[1e6], over="nvlink=3")
     with pytest.raises(UsageError, match="one size, 2 were given"):

@@ -282,7 +282,7 @@ def _peak(name: str | None, folders: tuple[Path, ...], as_json: bool, given: Map
     from mansard.core.errors import UsageError
     from mansard.core.units import parse_quantity
     from mansard.core.unknown import is_known
-    from mansard.hardware.describe import mixed, peak_document, utilisation
+    from mansard.hardware.describe import mixed, no_peak, peak_document, utilisation
     from mansard.report.hardware_text import mix_lines, peak_lines, share_lines
 
     def read(key: str, dimension: str) -> float | None:
@@ -310,6 +310,11 @@ def _peak(name: str | None, folders: tuple[Path, ...], as_json: bool, given: Map
     document = {"name": name}
     if sku is not None:
         document = peak_document(sku, _question(given, read))
+        asked = _dtype(given["dtype"])
+        none = [r for r in document["rows"] if r["dtype"] == asked] == [] and document["unit_peaks"] == []
+        if asked is not None and none and achieved is None:
+            kind = [given["engine"], f"into {given['accumulate']}" if given["accumulate"] else None]
+            document["no_peak"] = no_peak(" ".join([asked, *(k for k in kind if k)]))
         lines = peak_lines(document, width=stdout_width())
         if given["mix"] is not None:
             document["mix"] = mixed(document["rows"], _mix(given))

@@ -327,6 +327,11 @@ def utilisation(
     }
 
 
+def no_peak(dtype: str) -> Unknown:
+    """Return why a product has no peak of an element type."""
+    return Unknown(f"no {dtype} peak is published for this product, and none is made from another element type")
+
+
 def one_peak(rows: list[dict[str, Any]], dtype: str) -> tuple[dict[str, Any], float] | Unknown:
     """Return the one peak of an element type among rows of `peak_document`, of the matrix units where there are any.
 
@@ -335,7 +340,7 @@ def one_peak(rows: list[dict[str, Any]], dtype: str) -> tuple[dict[str, Any], fl
     """
     usable = [(r, value) for r in rows if r["dtype"] == dtype and (value := _best(r)) is not None]
     if not usable:
-        return Unknown(f"no {dtype} peak is published for this product, and none is made from another element type")
+        return no_peak(dtype)
     engines = {r["engine"] for r, _ in usable}
     usable = [(r, v) for r, v in usable if r["engine"] == ("matrix" if "matrix" in engines else r["engine"])]
     values = [v for _, v in usable]

@@ -320,7 +320,7 @@ def networked(
     def level(label: str, length: int, rate: float) -> Level:
         return Level(
             name=label, kind="switch", axes=(Axis(length=length, wraps=False),), bytes_per_s=rate, hop_s=latency,
-            reduces=reduces, port_bytes_per_s=min(one, rate) if adapters > 1 else None, only_way_in=True, source="given",
+            reduces=reduces, sends_sums=reduces, port_bytes_per_s=min(one, rate) if adapters > 1 else None, only_way_in=True, source="given",
         )  # fmt: skip
 
     levels = [*fabric.levels, level(name, leaf, bytes_per_s)]

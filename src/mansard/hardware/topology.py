@@ -50,6 +50,8 @@ class Level:
         bytes_per_s: One way [B/s]: of one link of a torus or mesh, of one unit into a switch.
         hop_s: Time of one hop [s]; `Unknown` where it is on no record.
         reduces: Whether the network can reduce on the way (NVLS, SHARP).
+        sends_sums: Whether its switches send the sums to all by themselves, so that a unit sends S once (SHARP between nodes).
+            Otherwise each device reads its share of the sums and sends it to all, (n + 1)/n of S (NVLS).
         port_bytes_per_s: One way, of one adapter of a unit [B/s]: the most that a message from one device to one other
             gets, however many adapters the unit has; None where it gets `bytes_per_s`.
         only_way_in: Whether all that a unit takes in comes over this link, what the levels outside bring as well: a card on
@@ -63,6 +65,7 @@ class Level:
     bytes_per_s: float
     hop_s: MaybeFloat
     reduces: bool = False
+    sends_sums: bool = False
     port_bytes_per_s: float | None = None
     only_way_in: bool = False
     source: str
@@ -259,8 +262,8 @@ def _cuts(
 ) -> list[tuple[float, str]]:
     """Times that the boundaries of the units of one level need [s], with their names.
 
-    Where levels reduce on the way, one of c units sends (c + 1)/c of S over them and not 2 (c - 1)/c: a byte of theirs counts
-    for more.
+    Where levels reduce on the way, one of c units sends (c + 1)/c of S over them (NVLS), or S (SHARP), and not 2 (c - 1)/c:
+    a byte of theirs counts for more.
     """
     level = fabric.levels[i]
     ranks = math.prod(math.prod(m) for m in members)
@@ -276,7 +279,8 @@ def _cuts(
     for k in range(i, len(members)):
         if k == i or math.prod(members[k]) > 1:
             here = math.prod(x.units for x in fabric.levels[:k])
-            counts = max(1.0, 2.0 * (units - 1) / (units + 1)) if reducing and fabric.levels[k].reduces else 1.0
+            sent = units if fabric.levels[k].sends_sums else units + 1
+            counts = max(1.0, 2.0 * (units - 1) / sent) if reducing and fabric.levels[k].reduces else 1.0
             capacity += counts * fabric.levels[k].rate_bytes_per_s(members[k]) * inside / here
             if behind or fabric.levels[k].only_way_in:
                 break
@@ -402,12 +406,18 @@ def _in_network(
     for i in used:
         hops = 1 if fabric.levels[i].reduces else fabric.levels[i].hops(members[i])
         latency = latency + 2.0 * hops * fabric.levels[i].hop_s
+    slowest = next(level for level in fabric.levels if level.name == limiting)
+    formula = "S / B" if slowest.sends_sums else "S (n + 1)/n / B" if slowest.reduces else _CUT[name]
+    source = (
+        "Graham et al., SHArP, COMHPC 2016" if slowest.sends_sums
+        else "nccl-tests pull request 239 (NVLS)" if slowest.reduces else _CUT_SOURCE
+    )  # fmt: skip
     return (
         replace(
             bound, algorithm="in-network", bandwidth_s=bandwidth, latency_s=latency, limiting=limiting,
             time_s=max(bandwidth, latency) if is_known(latency) else bandwidth,
             busbw_bytes_per_s=sent_ratio(name, bound.ranks) * bound.size_bytes / bandwidth, effective=True,
-            formula="S (n + 1)/n / B", source="nccl-tests pull request 239 (NVLS)",
+            formula=formula, source=source,
         ),
     )  # fmt: skip
 

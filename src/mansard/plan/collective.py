@@ -56,17 +56,21 @@ def group_over(fabric: Fabric, text: str | None) -> Group:
         text: Axes as `plan topology` calls them, such as `network` or `x,y`, a part of a switch as `nvlink=4`; None for all.
 
     Raises:
-        UsageError: no such axis, or a number that is none.
+        UsageError: no such axis, an axis twice, or a number that is none.
     """
     if text is None:
         return fabric.everyone
     axes = {axis.name: axis for axis in mesh_axes(fabric)}
     members = [[1] * len(level.axes) for level in fabric.levels]
+    seen: set[str] = set()
     for word in text.split(","):
-        name, _, number = word.strip().partition("=")
+        name, equals, number = word.strip().partition("=")
+        if name in seen:
+            raise UsageError(f"--over names {name} twice")
         if name not in axes:
             raise UsageError(f"{fabric.name} has no axis {name!r}", hint="axes: " + (", ".join(axes) or "none"))
-        if number and not number.isdigit():
+        seen.add(name)
+        if equals and not number.isdigit():
             raise UsageError(
                 f"cannot read {word.strip()!r} of --over", hint=f"{name}, or {name}=4 for four of its units"
             )

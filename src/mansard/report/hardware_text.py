@@ -176,6 +176,8 @@ def peak_lines(d: Mapping[str, Any], *, width: int | None = None) -> list[str]:
         out += columns([["", "derived", "declared", "ratio", ""], *(_peak_cells(r) for r in d["rows"])], width=width)
         out += [f"  = {text}" for text in d["ratios_say"]]
         out += _differences(d["rows"])
+    if "no_peak" in d:
+        out += ["", d["no_peak"].reason]
     if d["unit_peaks"]:
         out += ["", "By unit"]
         out += columns([[u["unit"], f"{u['dtype']} into {u['accumulate']}", _rate(u["flop_per_s"]), u["formula"]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -28,6 +29,9 @@ _OPTIONS = (
     click.option("--sharp", is_flag=True, help="The switches between nodes reduce (SHARP)."),
     click.option("--pcie-switch", type=click.IntRange(min=1), metavar="N", help="Devices behind one PCIe switch."),
 )  # fmt: skip
+
+#: Flags that are off unless they are given.
+_OFF = {"sharp": False}
 
 
 def fabric_options(command: F) -> F:
@@ -61,9 +65,27 @@ def fabric_from(text: str, options: Mapping[str, Any]) -> Fabric:
         raise UsageError(
             "an oversubscription needs the leaves it is of", hint="add --leaf N, the nodes under one switch"
         )
-    return fabric_of(
+    fabric = fabric_of(
         load(options["on"]), shape, wrap=options["wrap"], link_bytes_per_s=amount("link_rate"), hop_s=amount("hop", "s"),
         die_bytes_per_s=amount("die_link"), network_bytes_per_s=amount("network"), network_hop_s=amount("network_hop", "s"),
         adapters=options["adapters"], per_leaf=options["leaf"], oversubscription_ratio=options["oversubscription"] or 1.0,
         network_reduces=options["sharp"], per_pcie_switch=options["pcie_switch"],
     )  # fmt: skip
+    return replace(fabric, notes=(*fabric.notes, *_without_meaning(fabric, options)))
+
+
+def _without_meaning(fabric: Fabric, options: Mapping[str, Any]) -> list[str]:
+    """Say which options were given that a network has no part for; of several shapes it may be that of another one."""
+    names = [level.name for level in fabric.levels]
+    parts = (
+        ("no network between nodes", any(name.startswith("network") for name in names), ("adapters", "leaf", "oversubscription", "sharp")),
+        ("no axes of a torus", any(level.kind == "torus" for level in fabric.levels), ("wrap",)),
+        ("no link between dies on record", "die" in names, ("die_link",)),
+        ("no PCIe between its devices", "pcie" in names, ("pcie_switch",)),
+    )  # fmt: skip
+    return [
+        f"not used: {', '.join('--' + name.replace('_', '-') for name in given)}; {fabric.name} has {lack}"
+        for lack, there, of_it in parts
+        if not there
+        and (given := [name for name in of_it if options[name] is not None and options[name] is not _OFF.get(name)])
+    ]

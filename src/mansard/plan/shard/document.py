@@ -6,7 +6,7 @@ from typing import Any
 
 from mansard.core import Unknown
 from mansard.core.document import header
-from mansard.plan.shard.job import OVERLAP
+from mansard.plan.shard.job import OVERLAP, Where
 from mansard.plan.shard.search import Candidate, Found, Shift
 
 
@@ -54,8 +54,13 @@ def shard_document(found: Found, *, shapes: dict[int, str]) -> dict[str, Any]:
         "refused": [{"reason": r, "divisions": n} for r, n in sorted(found.refusals.items(), key=lambda i: (-i[1], i[0]))],
         "price": where.price,
         "cost_is": "USD of a million tokens of the step" if work.phase == "train" else "USD of a million output tokens",
-        "notes": list(dict.fromkeys([*found.assumed, *_unlatent(found)])),
+        "notes": list(dict.fromkeys([*found.assumed, *_unlatent(found), *_not_used(where)])),
     }  # fmt: skip
+
+
+def _not_used(where: Where) -> list[str]:
+    """Options of a network that a shape has no part for."""
+    return [note for fabric in where.fabrics.values() for note in fabric.notes if note.startswith("not used")]
 
 
 def _levels(found: Found, devices: int) -> list[dict[str, Any]]:
