@@ -115,8 +115,12 @@ def fabric_of(
                 f"{sku.slug} is no torus: {shape.text} has {len(shape.axes)} axes", hint="8, or 4:8 for nodes"
             )
         if link is None or _bridge_lacks(sku, link, shape.axes[0]):
+            joined = 1 if link is None else _joined_by_bridges(link, shape.axes[0])
+            bridge = (
+                None if link is None or joined == 1 else island_fabric(sku, link, joined, bytes_per_s=None, hop_s=hop_s)
+            )
             fabric = pcie_fabric(
-                sku, shape.axes[0], per_switch=per_pcie_switch, bytes_per_s=link_bytes_per_s, hop_s=hop_s
+                sku, shape.axes[0], per_switch=per_pcie_switch, bytes_per_s=link_bytes_per_s, hop_s=hop_s, bridge=bridge
             )
         else:
             fabric = island_fabric(sku, link, shape.axes[0], bytes_per_s=link_bytes_per_s, hop_s=hop_s)
@@ -138,10 +142,21 @@ def fabric_of(
     )  # fmt: skip
 
 
+def _bridge_joins(link: Link) -> int:
+    """Return how many cards one bridge joins at most."""
+    return 4 if "four" in link.topology else 2
+
+
 def _bridge_lacks(sku: Sku, link: Link, devices: int) -> bool:
     """Return whether cards are more than a bridge joins; a collective of them all then goes over PCIe as well."""
-    joins = 4 if "four" in link.topology else 2
-    return link.topology.startswith("bridge") and devices > joins and any(item.name == "pcie" for item in sku.links)
+    bridged = link.topology.startswith("bridge")
+    return bridged and devices > _bridge_joins(link) and any(item.name == "pcie" for item in sku.links)
+
+
+def _joined_by_bridges(link: Link, devices: int) -> int:
+    """Return how many cards each bridge joins where all have one; a card that is left over has PCIe alone, and decides."""
+    most = _bridge_joins(link)
+    return most if devices % most == 0 else 2 if devices % 2 == 0 else 1
 
 
 def torus_fabric(
@@ -239,12 +254,21 @@ def island_fabric(sku: Sku, link: Link, devices: int, *, bytes_per_s: float | No
 
 
 def pcie_fabric(
-    sku: Sku, devices: int, *, per_switch: int | None, bytes_per_s: float | None, hop_s: float | None
-) -> Fabric:
+    sku: Sku, devices: int, *, per_switch: int | None, bytes_per_s: float | None, hop_s: float | None,
+    bridge: Fabric | None = None,
+) -> Fabric:  # fmt: skip
     """Return devices on a PCIe tree: each has its own link to a switch, and a switch shares one link of the same width.
 
+    Args:
+        sku: The product.
+        devices: How many cards.
+        per_switch: Cards behind one switch; None for no shared uplinks.
+        bytes_per_s: Of the PCIe link of one card, one way [B/s]; None for the catalogue's.
+        hop_s: Time of one hop [s].
+        bridge: Cards that a bridge joins; together they come in over the PCIe links of them all.
+
     Raises:
-        ShapeError: switches that do not divide the devices.
+        ShapeError: switches that do not divide the devices, or bridges that do not divide those of a switch.
         UsageError: no PCIe link on record.
     """
     link = next((item for item in sku.links if item.name == "pcie"), None)
@@ -255,21 +279,33 @@ def pcie_fabric(
     group = devices if per_switch is None else per_switch
     if group < 1 or devices % group:
         raise ShapeError(f"{devices} devices do not divide over PCIe switches of {group}")
+    inner, cards = ((), 1) if bridge is None else (bridge.levels, bridge.devices)
+    if group % cards:
+        raise ShapeError(f"bridges of {cards} {sku.slug} do not divide {group} behind a PCIe switch")
 
     def level(name: str, length: int) -> Level:
         # A card has no other way in; a switch may have network adapters behind it, beside its uplink.
+        own = name == "pcie"
         return Level(
-            name=name, kind="switch", axes=(Axis(length=length, wraps=False),), bytes_per_s=rate,
-            hop_s=latency, only_way_in=name == "pcie", source=link.receipt.source if bytes_per_s is None else "given",
+            name=name, kind="switch", axes=(Axis(length=length, wraps=False),), bytes_per_s=cards * rate if own else rate,
+            hop_s=latency, port_bytes_per_s=rate if own and cards > 1 else None, only_way_in=own,
+            source=link.receipt.source if bytes_per_s is None else "given",
         )  # fmt: skip
 
-    notes = (f"PCIe: {rate / 1e9:g} GB/s one way per device",)
+    notes: tuple[str, ...] = (f"PCIe: {rate / 1e9:g} GB/s one way per device",)
+    if bridge is not None:
+        notes = (
+            *bridge.notes,
+            f"a bridge joins {cards} cards each; without bridges there is PCIe alone, and less",
+            *notes,
+        )
     if per_switch is None:
         return Fabric(
-            name=sku.slug, levels=(level("pcie", devices),),
+            name=sku.slug, levels=(*inner, level("pcie", devices // cards)),
             notes=(*notes, "no shared uplinks were assumed: say --pcie-switch N where N devices share one"),
         )  # fmt: skip
-    return Fabric(name=sku.slug, levels=(level("pcie", group), level("pcie-uplink", devices // group)), notes=notes)
+    levels = (*inner, level("pcie", group // cards), level("pcie-uplink", devices // group))
+    return Fabric(name=sku.slug, levels=levels, notes=notes)
 
 
 def networked(

@@ -272,7 +272,7 @@ def _cuts(
     if name == "ppermute":
         shared = size * present / inside / level.bytes_per_s
         alone = 0.0 if level.port_bytes_per_s is None else size / level.port_bytes_per_s
-        which = "adapter" if level.port_bytes_per_s is not None else "link"
+        which = "link" if level.port_bytes_per_s is None or level.name == "pcie" else "adapter"
         return [(max(shared, alone), f"one {which} of {level.name}")]
     # A byte for a unit may also come in over the levels outside of it, as far as they serve this unit.
     capacity, units, behind = 0.0, ranks // inside, False
