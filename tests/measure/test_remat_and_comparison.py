@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -49,12 +50,20 @@ def test_executed_flop_of_each_policy(policy: str, executed: float) -> None:
 
 
 @pytest.fixture(scope="module")
-def stacks() -> dict[tuple[str, str], Prepared]:
-    return {
-        (impl, policy): REMAT.prepare(params(policy=policy), impl, where(REMAT.implementations[impl]))
-        for impl in ("xla", "torch")
-        for policy in ("none", "dots_no_batch", "nothing")
-    }
+def stacks() -> Iterator[dict[tuple[str, str], Prepared]]:
+    import jax
+
+    # Half of the time to compile is LLVM's; what XLA counts and reserves is settled before.
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        yield {
+            (impl, policy): REMAT.prepare(params(policy=policy), impl, where(REMAT.implementations[impl]))
+            for impl in ("xla", "torch")
+            for policy in ("none", "dots_no_batch", "nothing")
+        }
+    finally:
+        jax.config.update("jax_disable_most_optimizations", before)
 
 
 def test_compilers_count_what_is_made_again(stacks: dict[tuple[str, str], Prepared]) -> None:
