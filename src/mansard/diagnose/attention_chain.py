@@ -43,7 +43,8 @@ class Chain:
 def attention_chains(case: Case) -> Chain | None:
     """Return the chains product - softmax - product of the forward pass; None where there is none.
 
-    A softmax belongs to a chain if the products nearest to it on its lane write and read as many bytes as it reads: scores.
+    A softmax belongs to a chain if the products nearest to it on its lane write and read as many bytes as it reads: scores. That of a
+    loss is none: it is a logarithm of it, and the product after it is the first of the backward pass.
     """
     judged = {j.index: j for j in case.judged}
     if not {"softmax", "gemm"} <= {j.operator.category for j in case.judged}:
@@ -54,13 +55,15 @@ def attention_chains(case: Case) -> Chain | None:
     seconds = arithmetic = product_s = size = 0.0
     count = 0
     for at, (_, kind) in enumerate(order):
-        if kind not in judged or judged[kind].operator.category != "softmax":
+        if kind not in judged or judged[kind].operator.category != "softmax" or _of_a_loss(judged[kind].operator.name):
             continue
         softmax = judged[kind].operator.demand
         if not isinstance(softmax, Demand) or float(softmax.read_bytes) <= 0:
             continue
         before, after = _product(case, order, at, -1), _product(case, order, at, 1)
         if before is None or after is None:
+            continue
+        if len({case.trace.operators[order[p][1]].part for p in (before, at, after)}) > 1:
             continue
         if not _holds_scores(case, order, before, after, float(softmax.read_bytes)):
             continue
@@ -84,6 +87,15 @@ def attention_chains(case: Case) -> Chain | None:
         products=tuple(sorted(products)), between=tuple(sorted(between)), between_s=seconds / steps, arithmetic_s=arithmetic / steps,
         product_s=product_s / steps, score_bytes=size / steps, count=count / steps,
     )  # fmt: skip
+
+
+def _of_a_loss(name: str) -> bool:
+    """Return whether an operation or kernel is the logarithm of a softmax, forward or backward.
+
+    >>> [_of_a_loss(n) for n in ("aten::_log_softmax", "cunn_SoftMaxForward<LogSoftMaxForwardEpilogue>", "aten::_softmax")]
+    [True, True, False]
+    """
+    return "logsoftmax" in name.lower().replace("_", "")
 
 
 def _product(case: Case, order: list[tuple[int, int]], at: int, way: int) -> int | None:

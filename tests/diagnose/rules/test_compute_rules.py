@@ -168,6 +168,18 @@ def test_attention_implementation_needs_products_on_both_sides() -> None:
     assert said("attention_implementation", device_case([step[0], Ran(norm, 1.0), *step[1:]])) is None
 
 
+def test_the_softmax_of_a_loss_is_no_attention() -> None:
+    # logits of 64 x 1000, log_softmax, and the first product of the backward pass: the same sizes as scores
+    size = 4.0 * 64 * 1000
+    head = operator("aten::addmm", "gemm", "f32[64,512] f32[512,1000]", read_bytes=size, write_bytes=size)
+    loss = operator("aten::_log_softmax", "softmax", "f32[64,1000]", read_bytes=size, write_bytes=size)
+    first = operator("aten::mm", "gemm", "f32[512,64] f32[64,1000]", read_bytes=size, write_bytes=size)
+    assert said("attention_implementation", device_case([Ran(head, 1.0), Ran(loss, 0.6), Ran(first, 1.2)])) is None
+    plain, backward = replace(loss, name="aten::_softmax"), replace(first, part=Part.BACKWARD)
+    assert said("attention_implementation", device_case([Ran(head, 1.0), Ran(plain, 0.6), Ran(first, 1.2)])) is not None
+    assert said("attention_implementation", device_case([Ran(head, 1.0), Ran(plain, 0.6), Ran(backward, 1.2)])) is None
+
+
 def test_causal_full_halves_the_products_less_the_diagonal() -> None:
     # 1.0 + 1.2 ms of products over 4096 keys: 1 - 4097 / 8192 = 0.499878 are hidden.
     facts = Facts(workload=WorkloadFacts(causal=True))
