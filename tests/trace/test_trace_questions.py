@@ -328,3 +328,44 @@ def test_chosen_ranges_are_grouped_without_their_numbers_as_all_are(
         main([*ask, "--exact-names"])
     rows = json.loads(capsys.readouterr().out)["regions"]
     assert [r["region"] for r in rows] == ["aten::mm, op_id = 1", "aten::mm, op_id = 2"]
+
+
+def test_the_work_of_an_operator_is_that_of_all_its_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # aten::mm f32[40,50] f32[50,60]: 2 * 40 * 50 * 60 = 240,000 FLOP, by a kernel of 90 us and a reduction of 10 us, 2.4 GFLOP/s; the
+    # reduction alone would have 24 GFLOP/s. aten::relu launches neither.
+    shapes = {"Input Dims": [[40, 50], [50, 60]], "Input type": ["float", "float"], "Input Strides": [[50, 1], [60, 1]]}
+    events = [
+        event("cpu_op", "aten::mm", 0, 9, **shapes),
+        event("cpu_op", "aten::relu", 20, 9, **{"Input Dims": [[40, 60]], "Input type": ["float"]}),
+        event("cuda_runtime", "cudaLaunchKernel", 1, 1, correlation=1),
+        event("cuda_runtime", "cudaLaunchKernel", 3, 1, correlation=2),
+        event("cuda_runtime", "cudaLaunchKernel", 21, 1, correlation=3),
+        kernel("gemm", 100, 90, 1),
+        kernel("splitKreduce", 190, 10, 2),
+        kernel("relu", 200, 5, 3),
+    ]
+    path = tmp_path / "mm.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    words = ["trace", "kernels", str(path), "--name", "splitK*"]
+    with pytest.raises(SystemExit):
+        main([*words, "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert [(k["name"], k["calls"]) for k in document["kernels"]] == [("splitKreduce", 1)]
+    (row,) = document["operators"]
+    assert (row["operator"], row["kernels"], row["flop"]) == ("aten::mm", 2, 240_000.0)
+    assert (row["kernel_sum_s"], row["flop_per_s"]) == (pytest.approx(100 * US), pytest.approx(2.4e9))
+    with pytest.raises(SystemExit):
+        main(words)
+    text = " ".join(capsys.readouterr().out.split())
+    assert "with all kernels that they launched" in text
+    assert "100.00 % of the time of these kernels" in text
+
+
+@pytest.mark.parametrize("verb", ["streams", "gaps", "calls", "summary"])
+def test_devices_come_by_their_number(verb: str, shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # The first kernel of this file ran on device 1.
+    path = shared / "data/traces/nsys/2026.2_h100x2_video_train_before.sqlite"
+    with pytest.raises(SystemExit):
+        main(["trace", verb, str(path), "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert [d["device"] for d in document["launches" if verb == "calls" else "devices"]] == [0, 1]

@@ -146,7 +146,7 @@ def kernels_lines(document: Document, limit: int) -> list[str]:
         [c, str(v["calls"]), format_s(v["total_s"]), shown(v["share"], format_ratio)]
         for c, v in document["categories"].items()
     ]
-    lines += ["", *table(["category", "calls", "total", "share of kernel time"], rows)] if rows else []
+    lines += ["", *table(["category", "calls", "total", f"share of {_whose_time(document)}"], rows)] if rows else []
     if "selected" in document:
         lines += selected_kernel_lines(document["selected"])
     if "speed_of_light" in document:
@@ -154,6 +154,11 @@ def kernels_lines(document: Document, limit: int) -> list[str]:
     if "launches" in document:
         lines += launches_lines(document["launches"], limit)
     return lines + _work_lines(document, limit) + _collective_lines(document["collectives"][:limit]) + notes(document)
+
+
+def _whose_time(document: Document) -> str:
+    """Return what shares are of: with a choice of kernels it is their time, and not that of all."""
+    return "the time of these kernels" if "selected" in document else "kernel time"
 
 
 def _work_lines(document: Document, limit: int) -> list[str]:
@@ -180,7 +185,11 @@ def _work_lines(document: Document, limit: int) -> list[str]:
         ]  # fmt: skip
         head[0] = "work of kernels"
     lines = ["", *table(head, rows)] if rows else []
-    lines.append(f"  both FLOP and bytes are known for {percent(demand['coverage_ratio'])} of kernel time")
+    if "selected" in document and head[0] == "operator":
+        lines.append(
+            "  operators that launched these kernels, with all kernels that they launched: their work is that of all of them"
+        )
+    lines.append(f"  both FLOP and bytes are known for {percent(demand['coverage_ratio'])} of {_whose_time(document)}")
     said = dict.fromkeys((row["grade"], row["source"]) for row in [*demand["flop_from"], *demand["bytes_from"]])
     lines += [f"  {grade}: {source}" for grade, source in said]
     return lines + [

@@ -163,8 +163,14 @@ def operators_of(timeline: Timeline, *, launches: Launches | None = None) -> Ope
     )
 
 
-def work_by_operator(operators: Operators) -> tuple[OperatorWork, ...]:
-    """Return the operators that do work, grouped by name and recorded inputs, by kernel time and then by calls."""
+def work_by_operator(operators: Operators, *, chosen: Operators | None = None) -> tuple[OperatorWork, ...]:
+    """Return the operators that do work, grouped by name and recorded inputs, by kernel time and then by calls.
+
+    Args:
+        operators: Kernels joined to operators.
+        chosen: The same with a choice of kernels: only groups that launched one of those, and with all that they launched, since the
+            work of an operator is that of all its kernels.
+    """
     table, owner = operators.table, operators.owner
     own = np.flatnonzero(owner == np.arange(len(table))) if len(table) else np.zeros(0, dtype=np.int64)
     calls = np.bincount(operators.code[own], minlength=len(operators.kinds))
@@ -179,7 +185,7 @@ def work_by_operator(operators: Operators) -> tuple[OperatorWork, ...]:
         time[kind] += length
         launching[kind].add(at)
     out = []
-    for kind in np.flatnonzero(calls).tolist():
+    for kind in np.flatnonzero(calls).tolist() if chosen is None else sorted(_launching_kinds(chosen)):
         call, known = operators.kinds[kind]
         out.append(
             OperatorWork(
@@ -189,6 +195,12 @@ def work_by_operator(operators: Operators) -> tuple[OperatorWork, ...]:
             )
         )  # fmt: skip
     return tuple(sorted(out, key=lambda w: (-w.kernel_sum_ns, -w.calls, w.name, w.shapes)))
+
+
+def _launching_kinds(operators: Operators) -> set[int]:
+    """Return the kinds of operators whose work some kernel did."""
+    owner = operators.owner_of_work[operators.launches.kind == int(Kind.KERNEL)]
+    return {int(k) for k in np.unique(operators.code[owner[owner >= 0]])}
 
 
 def _parents(table: Events) -> Int64Array:

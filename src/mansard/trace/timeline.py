@@ -379,13 +379,13 @@ class Timeline:
 
     @property
     def used_devices(self) -> tuple[int, ...]:
-        """Indices of the devices that did any work, in order."""
+        """Indices of the devices that did any work, by the number that people know them by."""
         seen: set[int] = set()
         for kind in DEVICE_WORK:
             if kind in self.tables and len(self.tables[kind]):
                 column = self.tables[kind].device
                 seen |= {int(column[0])} if column.strides == (0,) else {int(d) for d in np.unique(column)}
-        return tuple(sorted(d for d in seen if d >= 0))
+        return tuple(sorted((d for d in seen if d >= 0), key=lambda d: (self.devices[d].number, d)))
 
     @property
     def incomplete(self) -> bool:

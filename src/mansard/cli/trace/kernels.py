@@ -58,13 +58,15 @@ def command(**options: Any) -> int:
     chosen = device_index(timeline, options["device"])
     if chosen is not None:
         timeline = only_device(timeline, chosen)
+    every = timeline
     if options["name"] is not None:
         timeline = only_kernels(timeline, options["name"], match=options["match"])
     launches = join_launches(timeline)
     rows = kernel_table(timeline, rules=rules, launches=launches)
     operators = operators_of(timeline, launches=launches)
+    work = work_by_operator(operators) if every is timeline else work_by_operator(operators_of(every), chosen=operators)
     document = kernels_document(
-        timeline, rows, graphs(timeline, launches), rules.source, work=work_by_operator(operators),
+        timeline, rows, graphs(timeline, launches), rules.source, work=work,
         collectives=collectives_of(timeline, operators=operators, rules=rules),
     )  # fmt: skip
     if options["name"] is not None:
