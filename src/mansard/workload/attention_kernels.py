@@ -11,7 +11,7 @@ from mansard.operators.counting import matrix_work, number, vector_work
 from mansard.operators.elementwise import rope
 from mansard.workload.batch import Mask
 from mansard.workload.blocks.attention import CrossAttention, GqaAttention, MlaAttention, SparseIndexer
-from mansard.workload.blocks.weight import Weight
+from mansard.workload.blocks.weight import Weight, named
 from mansard.workload.cache import heads_per_rank
 from mansard.workload.kernel import Context, Kernel, element_work, product
 from mansard.workload.parallel import split
@@ -35,11 +35,6 @@ def attention_kernels(context: Context, block: GqaAttention | MlaAttention | Cro
     if isinstance(block, MlaAttention):
         return _latent(context, block)
     return _cross(context, block)
-
-
-def _named(weights: tuple[Weight, ...], *parts: str) -> list[Weight]:
-    """Tensors whose module path ends in one of `parts`, biases included."""
-    return [w for w in weights if w.name.removesuffix(".bias").rsplit(".", 1)[-1] in parts]
 
 
 def _core(
@@ -106,8 +101,8 @@ def _grouped(context: Context, block: GqaAttention) -> list[Kernel]:
     kv_width = 0 if block.shares_kv else kv_heads * (block.head_dim + (0 if block.k_eq_v else block.v_head_dim))
     gate = heads * block.v_head_dim if block.output_gate else 0
     q_width = heads * block.head_dim + gate
-    qkv = [(w, share_q) for w in _named(weights, "q_proj")]
-    qkv += [(w, share_kv) for w in _named(weights, "k_proj", "v_proj")]
+    qkv = [(w, share_q) for w in named(weights, "q_proj")]
+    qkv += [(w, share_kv) for w in named(weights, "k_proj", "v_proj")]
     kernels = [
         product(
             context, "qkv_proj", qkv, rows=tokens, width_in=block.hidden, width_out=q_width + kv_width, area="attention"
@@ -123,12 +118,12 @@ def _grouped(context: Context, block: GqaAttention) -> list[Kernel]:
         context, "attention", mask=mask_of(block), heads=heads, qk_dim=block.head_dim, v_dim=block.v_head_dim,
         cache_elements=float(stored), written=0.0 if block.shares_kv or not block.causal else tokens * stored,
     )  # fmt: skip
-    small = [(w, share_q) for w in (*_named(weights, "sinks", "relative_attention_bias"), *block.extra)]
+    small = [(w, share_q) for w in (*named(weights, "sinks", "relative_attention_bias"), *block.extra)]
     if small:
         size = sum(context.stored_bytes(w, context.layer_path) * share for w, share in small)
         core = replace(core, demand=core.demand + Demand(read_bytes=size, launches=0.0), weight_bytes=size)
     kernels.append(core)
-    out = [(w, share_q if w.role == "matmul" else 1.0) for w in _named(weights, "o_proj")]
+    out = [(w, share_q if w.role == "matmul" else 1.0) for w in named(weights, "o_proj")]
     target = block.hidden if block.out_hidden is None else block.out_hidden
     kernels.append(
         product(
@@ -148,7 +143,7 @@ def _head_norms(
     width += kv_heads * block.head_dim if block.qk_norm != "none" and not block.shares_kv else 0
     width += kv_heads * block.v_head_dim if block.v_norm and not block.shares_kv else 0
     elements = context.tokens * width
-    norms = [(w, 1.0) for w in _named(weights, "q_norm", "k_norm")]
+    norms = [(w, 1.0) for w in named(weights, "q_norm", "k_norm")]
     return [
         element_work(
             context, "qk_norm", reads=elements, writes=elements, flop=elements * 4.0, weights=norms, area="attention"
@@ -181,18 +176,18 @@ def _latent(context: Context, block: MlaAttention) -> list[Kernel]:
     mine = 1.0 / tp
     kernels: list[Kernel] = []
     if block.q_rank is None:
-        q = [(w, mine) for w in _named(weights, "q_proj")]
+        q = [(w, mine) for w in named(weights, "q_proj")]
         kernels.append(
             product(context, "q_proj", q, rows=tokens, width_in=h, width_out=heads * block.qk_dim, area="attention")
         )
-        down = [(w, whole) for w in _named(weights, "kv_a_proj_with_mqa")]
+        down = [(w, whole) for w in named(weights, "kv_a_proj_with_mqa")]
         down_width = block.cache_width
     else:
-        down = [(w, whole) for w in _named(weights, "q_a_proj", "kv_a_proj_with_mqa")]
+        down = [(w, whole) for w in named(weights, "q_a_proj", "kv_a_proj_with_mqa")]
         down_width = block.q_rank + block.cache_width
     kernels.append(product(context, "qkv_down", down, rows=tokens, width_in=h, width_out=down_width, area="attention"))
     norm_width = tokens * ((block.q_rank or 0) + block.kv_rank)
-    norms = [(w, whole) for w in _named(weights, "q_a_layernorm", "kv_a_layernorm")]
+    norms = [(w, whole) for w in named(weights, "q_a_layernorm", "kv_a_layernorm")]
     kernels.append(
         element_work(
             context, "latent_norm", reads=norm_width, writes=norm_width, flop=norm_width * 4.0, weights=norms,
@@ -200,7 +195,7 @@ def _latent(context: Context, block: MlaAttention) -> list[Kernel]:
         )
     )  # fmt: skip
     if block.q_rank is not None:
-        q = [(w, mine) for w in _named(weights, "q_b_proj")]
+        q = [(w, mine) for w in named(weights, "q_b_proj")]
         kernels.append(
             product(
                 context, "q_up", q, rows=tokens, width_in=block.q_rank, width_out=heads * block.qk_dim, area="attention"
@@ -210,7 +205,7 @@ def _latent(context: Context, block: MlaAttention) -> list[Kernel]:
     if block.indexer is not None:
         kernels += _indexer(context, block.indexer)
     kernels += _absorbed(context, block, heads) if context.absorbed else _expanded(context, block, heads)
-    out = [(w, mine if w.role == "matmul" else whole) for w in _named(weights, "o_proj")]
+    out = [(w, mine if w.role == "matmul" else whole) for w in named(weights, "o_proj")]
     kernels.append(
         product(context, "o_proj", out, rows=tokens, width_in=heads * block.v_dim, width_out=h, area="attention")
     )
@@ -219,7 +214,7 @@ def _latent(context: Context, block: MlaAttention) -> list[Kernel]:
 
 def _expanded(context: Context, block: MlaAttention, heads: int) -> list[Kernel]:
     """Keys and values of every head are expanded from the latent, as training and prefill do."""
-    up = [(w, heads / block.heads) for w in _named(block.weights(), "kv_b_proj")]
+    up = [(w, heads / block.heads) for w in named(block.weights(), "kv_b_proj")]
     # The latents of tokens that are already cached are expanded again; model FLOP count each token once.
     rows = context.batch.cached_tokens / context.token_shards
     kv_width = heads * (block.nope_dim + block.v_dim)
@@ -247,7 +242,7 @@ def _expanded(context: Context, block: MlaAttention, heads: int) -> list[Kernel]
 def _absorbed(context: Context, block: MlaAttention, heads: int) -> list[Kernel]:
     """Queries are carried into the latent space and the latent serves all heads, as decode does."""
     tokens, rank = context.tokens, block.kv_rank
-    up = _named(block.weights(), "kv_b_proj")
+    up = named(block.weights(), "kv_b_proj")
     total = block.nope_dim + block.v_dim
     keys_part = [(w, block.nope_dim / total / context.plan.tp) for w in up]
     values_part = [(w, block.v_dim / total / context.plan.tp) for w in up]
@@ -311,8 +306,8 @@ def _cross(context: Context, block: CrossAttention) -> list[Kernel]:
     kv_heads = heads_per_rank(block.kv_heads, tp)
     weights = block.weights()
     tokens = context.tokens
-    q = [(w, 1.0 / tp) for w in _named(weights, "q_proj")]
-    out = [(w, 1.0 / tp if w.role == "matmul" else 1.0) for w in _named(weights, "o_proj")]
+    q = [(w, 1.0 / tp) for w in named(weights, "q_proj")]
+    out = [(w, 1.0 / tp if w.role == "matmul" else 1.0) for w in named(weights, "o_proj")]
     width = heads * block.head_dim
     source = number(context.batch.source_tokens)
     pairs = tokens * source
@@ -343,7 +338,7 @@ def _cross(context: Context, block: CrossAttention) -> list[Kernel]:
     )
     kernels = [first, core, last]
     if not context.decoding:
-        kv = [(w, kv_heads / block.kv_heads) for w in _named(weights, "k_proj", "v_proj")]
+        kv = [(w, kv_heads / block.kv_heads) for w in named(weights, "k_proj", "v_proj")]
         rows = context.batch.sequences * source
         kernels.insert(1, product(
             context, "cross_kv_proj", kv, rows=rows, width_in=block.source_hidden, width_out=2 * kv_heads * block.head_dim,

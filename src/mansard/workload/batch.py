@@ -69,34 +69,34 @@ class Batch:
     @property
     def tokens(self) -> Number:
         """New tokens of all sequences."""
-        return _total([number(g.sequences) * number(g.queries) for g in self.groups])
+        return total([number(g.sequences) * number(g.queries) for g in self.groups])
 
     @property
     def sequences(self) -> Number:
         """Sequences of all groups."""
-        return _total([number(g.sequences) for g in self.groups])
+        return total([number(g.sequences) for g in self.groups])
 
     @property
     def logits(self) -> Number:
         """Positions whose logits are needed."""
-        return _total([number(g.sequences) * number(g.logits) for g in self.groups])
+        return total([number(g.sequences) * number(g.logits) for g in self.groups])
 
     @property
     def cached_tokens(self) -> Number:
         """Tokens of all sequences that the cache holds after the pass."""
-        return _total([number(g.sequences) * number(g.keys) for g in self.groups])
+        return total([number(g.sequences) * number(g.keys) for g in self.groups])
 
     def pairs(self, mask: Mask) -> Number:
         """Return the visible (query, key) pairs of all sequences, for one head, exactly."""
-        return _total([number(g.sequences) * pairs_of(g, mask) for g in self.groups])
+        return total([number(g.sequences) * pairs_of(g, mask) for g in self.groups])
 
     def full_pairs(self) -> Number:
         """Return the pairs of the full square, every query against every key, whatever the mask."""
-        return _total([number(g.sequences) * number(g.queries) * number(g.keys) for g in self.groups])
+        return total([number(g.sequences) * number(g.queries) * number(g.keys) for g in self.groups])
 
     def keys_read(self, mask: Mask) -> Number:
         """Return the keys of all sequences that at least one query sees, each once."""
-        return _total([number(g.sequences) * keys_of(g, mask) for g in self.groups])
+        return total([number(g.sequences) * keys_of(g, mask) for g in self.groups])
 
 
 def pairs_of(group: Group, mask: Mask) -> Number:
@@ -153,11 +153,12 @@ def keys_of(group: Group, mask: Mask) -> Number:
     return s
 
 
-def _total(values: Sequence[Number]) -> Number:
-    total: Number = 0.0
+def total(values: Sequence[Number]) -> Number:
+    """Return the sum of numbers or arrays."""
+    found: Number = 0.0
     for value in values:
-        total = total + value
-    return total
+        found = found + value
+    return found
 
 
 def prefill_batch(*, sequences: Count, prompt: Count, cached: Count = 0.0) -> Batch:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from mansard.core.demand import Number
 from mansard.core.errors import UndecidedError, UsageError
 from mansard.operators.counting import Count
-from mansard.workload.batch import Batch
+from mansard.workload.batch import Batch, total
 from mansard.workload.forward import forward_kernels, is_causal, merged, stack_kernels
 from mansard.workload.kernel import Context, Kernel, Types
 from mansard.workload.parallel import Plan, padded_vocab
@@ -65,7 +65,7 @@ class Phase:
     @property
     def device_flop(self) -> Number:
         """Matrix work that one device executes [FLOP]."""
-        return _sum([k.demand.total_flop * k.count for k in self.kernels])
+        return total([k.demand.total_flop * k.count for k in self.kernels])
 
     @property
     def executed_flop(self) -> Number:
@@ -75,12 +75,12 @@ class Phase:
     @property
     def device_bytes(self) -> Number:
         """Traffic of one device with its main memory, activations apart [B]."""
-        return _sum([k.demand.bytes * k.count for k in self.kernels])
+        return total([k.demand.bytes * k.count for k in self.kernels])
 
     @property
     def device_local_bytes(self) -> Number:
         """Activations that kernels of one device read and write [B]."""
-        return _sum([k.local_bytes * k.count for k in self.kernels])
+        return total([k.local_bytes * k.count for k in self.kernels])
 
     @property
     def _chain(self) -> int:
@@ -129,13 +129,6 @@ class Setting:
         )
 
 
-def _sum(values: Sequence[Number]) -> Number:
-    total: Number = 0.0
-    for value in values:
-        total = total + value
-    return total
-
-
 def per_rank(batch: Batch, dp: int) -> Batch:
     """Return the share of one data-parallel rank.
 
@@ -173,11 +166,11 @@ def _infer(
     return Phase(
         name=name,
         kernels=tuple(merged(kernels)),
-        tokens=_sum([b.tokens for b in batches]),
+        tokens=total([b.tokens for b in batches]),
         emitted=emitted,
         sequences=batches[-1].sequences,
-        model_flop=_sum([k.model_flop * k.count for k in whole]),
-        full_flop=_sum([k.full_flop * k.count for k in whole]),
+        model_flop=total([k.model_flop * k.count for k in whole]),
+        full_flop=total([k.full_flop * k.count for k in whole]),
         plan=setting.plan,
         passes=len(batches),
         resident_bytes=resident_weight_bytes(setting),
@@ -291,8 +284,8 @@ def train(setting: Setting, micro_batch: Batch, recipe: Recipe | None = None, *,
         tokens=micro_batch.tokens * per_step,
         emitted=0.0,
         sequences=micro_batch.sequences * per_step,
-        model_flop=_sum([k.model_flop * k.count for k in whole]) * plan.dp,
-        full_flop=_sum([k.full_flop * k.count for k in whole]) * plan.dp,
+        model_flop=total([k.model_flop * k.count for k in whole]) * plan.dp,
+        full_flop=total([k.full_flop * k.count for k in whole]) * plan.dp,
         plan=plan,
         passes=recipe.accumulation,
         resident_bytes=resident_weight_bytes(setting),
@@ -376,12 +369,12 @@ def weight_kernels(setting: Setting, *, mtp: bool = False) -> list[Kernel]:
 
 def resident_weight_bytes(setting: Setting, *, mtp: bool = False) -> Number:
     """Return the bytes of weights that one device holds: divided by tp and ep as its kernels are, by pp evenly [B]."""
-    return _sum([k.weight_bytes * k.count for k in weight_kernels(setting, mtp=mtp)]) / setting.plan.pp
+    return total([k.weight_bytes * k.count for k in weight_kernels(setting, mtp=mtp)]) / setting.plan.pp
 
 
 def resident_parameters(setting: Setting, *, mtp: bool = False) -> Number:
     """Return the parameters that one device holds, divided as its kernels are [count]."""
-    return _sum([k.weight_elements * k.count for k in weight_kernels(setting, mtp=mtp)]) / setting.plan.pp
+    return total([k.weight_elements * k.count for k in weight_kernels(setting, mtp=mtp)]) / setting.plan.pp
 
 
 def trained_elements(setting: Setting, recipe: Recipe, *, mtp: bool = False) -> tuple[Number, Number]:
@@ -397,7 +390,7 @@ def trained_elements(setting: Setting, recipe: Recipe, *, mtp: bool = False) -> 
     else:
         kernels = _adapters(replace(everything(setting), frozen=_frozen_by(recipe)), setting, recipe)
     parts = [
-        _sum([k.weight_elements * k.count for k in kernels if k.routed is routed]) / setting.plan.pp
+        total([k.weight_elements * k.count for k in kernels if k.routed is routed]) / setting.plan.pp
         for routed in (False, True)
     ]
     return parts[0], parts[1]

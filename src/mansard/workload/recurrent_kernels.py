@@ -10,7 +10,7 @@ from mansard.core import Demand, dtype_bytes
 from mansard.core.demand import Number
 from mansard.operators.counting import Count, matrix_work, number
 from mansard.workload.blocks.recurrent import GatedDeltaNet, Mamba1, Mamba2
-from mansard.workload.blocks.weight import Weight
+from mansard.workload.blocks.weight import Weight, named
 from mansard.workload.kernel import Context, Kernel, element_work, product
 from mansard.workload.parallel import split
 
@@ -28,10 +28,6 @@ def recurrent_kernels(context: Context, block: Mamba1 | Mamba2 | GatedDeltaNet) 
     return _delta(context, block)
 
 
-def _of(weights: tuple[Weight, ...], *parts: str) -> list[Weight]:
-    return [w for w in weights if w.name.removesuffix(".bias").rsplit(".", 1)[-1] in parts]
-
-
 def _convolution(context: Context, weights: tuple[Weight, ...], channels: int, taps: int, share: float) -> Kernel:
     """The short depthwise convolution, with the taps - 1 positions of its state.
 
@@ -40,7 +36,7 @@ def _convolution(context: Context, weights: tuple[Weight, ...], channels: int, t
     tokens = context.tokens
     own = channels * share
     state = context.batch.sequences * own * (taps - 1.0) * dtype_bytes(context.types.cache)
-    tensors = [(w, share) for w in _of(weights, "conv1d")]
+    tensors = [(w, share) for w in named(weights, "conv1d")]
     kernel = product(context, "conv", tensors, rows=tokens, width_in=own, width_out=own, area="recurrent")
     held = Demand(read_bytes=state, write_bytes=state, launches=0.0)
     return kernel if context.training else _with(kernel, held)
@@ -87,11 +83,11 @@ def _mamba1(context: Context, block: Mamba1) -> list[Kernel]:
     tp = context.plan.tp
     inner = split("channels", block.inner, tp)
     share, weights, tokens = 1.0 / tp, block.weights(), context.tokens
-    small = [(w, share) for w in _of(weights, "x_proj")]
+    small = [(w, share) for w in named(weights, "x_proj")]
     norms = [(w, 1.0) for w in weights if "layernorm" in w.name]
     kernels = [
         product(
-            context, "in_proj", [(w, share) for w in _of(weights, "in_proj")], rows=tokens, width_in=block.hidden,
+            context, "in_proj", [(w, share) for w in named(weights, "in_proj")], rows=tokens, width_in=block.hidden,
             width_out=2 * inner, area="recurrent",
         ),
         _convolution(context, weights, block.inner, block.conv, share),
@@ -99,7 +95,7 @@ def _mamba1(context: Context, block: Mamba1) -> list[Kernel]:
             context, "x_proj", small, rows=tokens, width_in=inner, width_out=block.dt_rank + 2 * block.state, area="recurrent"
         ),
         product(
-            context, "dt_proj", [(w, share) for w in _of(weights, "dt_proj")], rows=tokens, width_in=block.dt_rank,
+            context, "dt_proj", [(w, share) for w in named(weights, "dt_proj")], rows=tokens, width_in=block.dt_rank,
             width_out=inner, area="recurrent",
         ),
     ]  # fmt: skip
@@ -117,10 +113,10 @@ def _mamba1(context: Context, block: Mamba1) -> list[Kernel]:
             state_elements=inner * block.state,
             reads=tokens * (3.0 * inner + 2.0 * block.state),
             writes=tokens * inner,
-            weights=[(w, share) for w in _of(weights, "A_log", "D")],
+            weights=[(w, share) for w in named(weights, "A_log", "D")],
         )
     )
-    out = [(w, share if w.role == "matmul" else 1.0) for w in _of(weights, "out_proj")]
+    out = [(w, share if w.role == "matmul" else 1.0) for w in named(weights, "out_proj")]
     kernels.append(
         product(context, "out_proj", out, rows=tokens, width_in=inner, width_out=block.hidden, area="recurrent")
     )
@@ -135,7 +131,7 @@ def _mamba2(context: Context, block: Mamba2) -> list[Kernel]:
     projected = block.inner + block.conv_channels + block.heads
     kernels = [
         product(
-            context, "in_proj", [(w, share) for w in _of(weights, "in_proj")], rows=tokens, width_in=block.hidden,
+            context, "in_proj", [(w, share) for w in named(weights, "in_proj")], rows=tokens, width_in=block.hidden,
             width_out=projected * share, area="recurrent",
         ),
         _convolution(context, weights, block.conv_channels, block.conv, share),
@@ -145,11 +141,11 @@ def _mamba2(context: Context, block: Mamba2) -> list[Kernel]:
             state_elements=heads * block.head_dim * block.state,
             reads=tokens * (block.conv_channels + block.heads) * share,
             writes=tokens * inner,
-            weights=[(w, share) for w in _of(weights, "A_log", "D", "dt_bias")],
+            weights=[(w, share) for w in named(weights, "A_log", "D", "dt_bias")],
         ),
     ]  # fmt: skip
     if block.gated_norm:
-        norm = [(w, share) for w in _of(weights, "norm")]
+        norm = [(w, share) for w in named(weights, "norm")]
         width = tokens * inner
         kernels.append(
             element_work(
@@ -157,7 +153,7 @@ def _mamba2(context: Context, block: Mamba2) -> list[Kernel]:
                 area="recurrent",
             )
         )  # fmt: skip
-    out = [(w, share if w.role == "matmul" else 1.0) for w in _of(weights, "out_proj")]
+    out = [(w, share if w.role == "matmul" else 1.0) for w in named(weights, "out_proj")]
     kernels.append(
         product(context, "out_proj", out, rows=tokens, width_in=inner, width_out=block.hidden, area="recurrent")
     )
@@ -170,7 +166,7 @@ def _delta(context: Context, block: GatedDeltaNet) -> list[Kernel]:
     split("key heads", block.k_heads, tp)
     share, weights, tokens = 1.0 / tp, block.weights(), context.tokens
     v_width = heads * block.v_dim
-    first = _of(weights, "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")
+    first = named(weights, "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")
     projected = block.conv_channels + block.v_width + 2 * block.v_heads
     width = tokens * v_width
     return [
@@ -185,14 +181,14 @@ def _delta(context: Context, block: GatedDeltaNet) -> list[Kernel]:
             state_elements=heads * block.k_dim * block.v_dim,
             reads=tokens * (block.conv_channels + 2 * block.v_heads) * share,
             writes=width,
-            weights=[(w, share) for w in _of(weights, "A_log", "dt_bias")],
+            weights=[(w, share) for w in named(weights, "A_log", "dt_bias")],
         ),
         element_work(
             context, "gated_norm", reads=2.0 * width, writes=width, flop=width * 8.0, special=width,
-            weights=[(w, 1.0) for w in _of(weights, "norm")], area="recurrent",
+            weights=[(w, 1.0) for w in named(weights, "norm")], area="recurrent",
         ),
         product(
-            context, "out_proj", [(w, share) for w in _of(weights, "out_proj")], rows=tokens, width_in=v_width,
+            context, "out_proj", [(w, share) for w in named(weights, "out_proj")], rows=tokens, width_in=v_width,
             width_out=block.hidden, area="recurrent",
         ),
     ]  # fmt: skip

@@ -100,3 +100,8 @@ class Norm:
         if self.bias:
             out += (Weight(name=f"{self.path}.bias", shape=(self.width,), role="norm", block="norm"),)
         return out
+
+
+def named(weights: tuple[Weight, ...], *parts: str) -> list[Weight]:
+    """Return the tensors whose module path ends in one of `parts`, biases included."""
+    return [w for w in weights if w.name.removesuffix(".bias").rsplit(".", 1)[-1] in parts]
