@@ -7,16 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mansard.core.units import format_bytes, format_flop, format_ratio, format_s
-from mansard.report.plan_text import WIDTH, wrapped
+from mansard.report.plan_text import WIDTH, known, wrapped
 from mansard.report.text import shorten
 
 
-def _known(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _or_unknown(value: Any, style: Any) -> str:
-    return str(style(value)) if _known(value) else "unknown"
+    return str(style(value)) if known(value) else "unknown"
 
 
 def estimate_text(document: Mapping[str, Any]) -> str:
@@ -65,14 +61,14 @@ def _totals(document: Mapping[str, Any]) -> list[str]:
         lines += _total("executed", format_flop(totals["executed_flop"]), "with what is computed more than once")
     lines += _total("memory", format_bytes(totals["bytes"]), "weights, cache, activations that leave the chip")
     time_s = totals["time_bound_s"]
-    if not _known(time_s):
+    if not known(time_s):
         reason = time_s["unknown"] if isinstance(time_s, Mapping) else "unknown"
         return [*lines, *wrapped(f"time        unknown: {reason} (--on NAME)")]
     rate = totals["tokens_per_s"]
-    speed = f"   at most {_number(rate)} token/s" if _known(rate) else ""
+    speed = f"   at most {_number(rate)} token/s" if known(rate) else ""
     bound = totals["bound"] if totals["bound"] == "undetermined" else f"{totals['bound']}-bound"
     lines += _total("at least", format_s(time_s), f"{bound}{speed}")
-    if document["phase"] != "train" and isinstance(once, Mapping) and _known(once.get("time_s")):
+    if document["phase"] != "train" and isinstance(once, Mapping) and known(once.get("time_s")):
         lines += _total(
             "weights once",
             format_s(once["time_s"]),
@@ -81,7 +77,7 @@ def _totals(document: Mapping[str, Any]) -> list[str]:
             "the bound above leaves out the token table, and adds cache, activations, messages, compute",
         )
     prediction = document["prediction"]
-    if _known(prediction["expected_s"]):
+    if known(prediction["expected_s"]):
         lines += _total(
             "expected",
             format_s(prediction["expected_s"]),
@@ -97,20 +93,20 @@ def _number(value: float) -> str:
 
 
 def _kernels(kernels: Sequence[Mapping[str, Any]], most: int = 14) -> list[str]:
-    timed = all(_known(k["time_bound_s"]) for k in kernels)
+    timed = all(known(k["time_bound_s"]) for k in kernels)
     key = "time_bound_s" if timed else "flop"
-    total = sum(k[key] for k in kernels if _known(k[key])) or 1.0
-    ranked = sorted(kernels, key=lambda k: -k[key] if _known(k[key]) else 0.0)
+    total = sum(k[key] for k in kernels if known(k[key])) or 1.0
+    ranked = sorted(kernels, key=lambda k: -k[key] if known(k[key]) else 0.0)
     body = [("kernel", "", "count", "FLOP", "bytes", "time", "share", "bound")]
     for k in ranked[:most]:
-        share = format_ratio(k[key] / total) if _known(k[key]) else ""
-        time_s = format_s(k["time_bound_s"]) if _known(k["time_bound_s"]) else "unknown"
+        share = format_ratio(k[key] / total) if known(k[key]) else ""
+        time_s = format_s(k["time_bound_s"]) if known(k["time_bound_s"]) else "unknown"
         suffix = "" if k["pass"] == "forward" else f" ({k['pass']})"
         moved = format_bytes(k["bytes"] or k["sent_bytes"])
         body.append((k["name"], suffix, f"{k['count']:g}", format_flop(k["flop"]), moved, time_s, share, k["bound"]))
     rest = ranked[most:]
     if rest:
-        share = format_ratio(sum(k[key] for k in rest if _known(k[key])) / total)
+        share = format_ratio(sum(k[key] for k in rest if known(k[key])) / total)
         body.append((f"{len(rest)} more", "", "", "", "", "", share, "(--json)"))
     return ["", *_fitted(body)]
 
@@ -175,7 +171,7 @@ def _views(views: Mapping[str, Any]) -> list[str]:
 
 
 def _ratio(value: Any) -> str:
-    if _known(value):
+    if known(value):
         return f"{value:.1%}"
     if isinstance(value, Mapping) and "implausible" in value:
         return f"implausible ({value['implausible']:.2f}; suspects: {', '.join(value['suspects'][:3])})"

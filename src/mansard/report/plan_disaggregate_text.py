@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mansard.core.units import format_bytes, format_bytes_per_s, format_ratio, format_s
-from mansard.report.plan_text import known, notes_text, shown, wrapped
+from mansard.report.plan_text import known, notes_text, rate, shown, wrapped
 from mansard.report.text import clean
 
 
@@ -38,8 +38,8 @@ def _table(document: Mapping[str, Any]) -> list[str]:
         name = r["name"] if split else f"{r['name']} both"
         body.append((
             f"{'*' if i == document['best'] else ' '} {name}", workers, str(batch), f"{r['devices']}",
-            shown(r["ttft_s"], format_s), format_s(r["tpot_s"]), _rate(r["rate_per_s"]), _rate(r["goodput_per_device"]),
-            shown(r["cost"], _rate),
+            shown(r["ttft_s"], format_s), format_s(r["tpot_s"]), rate(r["rate_per_s"]), rate(r["goodput_per_device"]),
+            shown(r["cost"], rate),
         ))  # fmt: skip
     widths = [max(least, *(len(row[c]) for row in body)) for c, least in enumerate((10, 17, 5, 4, 8, 8, 6, 7, 6))]
     lines = [
@@ -53,10 +53,6 @@ def _table(document: Mapping[str, Any]) -> list[str]:
 def _plan(plan: Mapping[str, Any]) -> str:
     parts = [f"{k}{plan[k]}" for k in ("tp", "dp", "ep") if plan[k] > 1]
     return " ".join(parts) or "tp1"
-
-
-def _rate(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def _verdict(document: Mapping[str, Any]) -> list[str]:

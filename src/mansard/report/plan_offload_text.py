@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mansard.core.units import format_bytes, format_bytes_per_s, format_ratio, format_s
-from mansard.report.plan_text import known, model_title, notes_text, shown, wrapped
+from mansard.report.plan_text import known, model_title, notes_text, rate, shown, wrapped
 
 
 def offload_text(document: Mapping[str, Any]) -> str:
@@ -57,7 +57,7 @@ def _table(document: Mapping[str, Any]) -> list[str]:
         drawn = f"{format_ratio(c['simulated_hit_ratio']):>7}" if simulated and known(c["simulated_hit_ratio"]) else ""
         lines.append(
             f"{mark} {c['policy']:<7}{c['cached_units']:>6}{shown(c['memory_bytes'], format_bytes):>10}"
-            f"{format_ratio(c['hit_ratio']):>8}{_rate(c['misses_per_step']):>9}{format_bytes(c['miss_bytes_per_step']):>10}"
+            f"{format_ratio(c['hit_ratio']):>8}{rate(c['misses_per_step']):>9}{format_bytes(c['miss_bytes_per_step']):>10}"
             f"{format_s(c['time_s']):>10}{shown(c['serial_s'], format_s):>10}{drawn}"
         )
     lines.append("  step: fetching hides behind the rest; waiting: each miss waits")
@@ -69,14 +69,10 @@ def _table(document: Mapping[str, Any]) -> list[str]:
         if c["misses_per_step"] == 0 and c["fits"] is True:
             lines += wrapped(f"every {document['bank']['unit']} fits the device: nothing needs to be offloaded")
         lines += wrapped(
-            f"*: {c['policy']}, {c['cached_units']} kept: {shown(low, _rate)} token/s where each miss waits, at most "
-            f"{shown(high, _rate)}; USD per million tokens: {shown(c['cost'], _rate)}"
+            f"*: {c['policy']}, {c['cached_units']} kept: {shown(low, rate)} token/s where each miss waits, at most "
+            f"{shown(high, rate)}; USD per million tokens: {shown(c['cost'], rate)}"
         )
     return lines
-
-
-def _rate(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def _cpu(document: Mapping[str, Any]) -> list[str]:
@@ -87,7 +83,7 @@ def _cpu(document: Mapping[str, Any]) -> list[str]:
     if not cpu["cpu_is_faster"] and cpu["tokens_at_most"] == 0:
         return wrapped(f"{head}; the host needs {format_s(cpu['cpu_s'])} to read it alone: fetch")
     verdict = "compute on the host" if cpu["cpu_is_faster"] else "fetch"
-    upto = f"; the host is quicker below {_rate(cpu['tokens_at_most'])} tokens" if known(cpu["tokens_at_most"]) else ""
+    upto = f"; the host is quicker below {rate(cpu['tokens_at_most'])} tokens" if known(cpu["tokens_at_most"]) else ""
     return wrapped(f"{head}, computed on the host in {format_s(cpu['cpu_s'])}: {verdict}{upto}")
 
 

@@ -19,6 +19,11 @@ def known(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def rate(value: float) -> str:
+    """Return a rate or a price with its digits grouped from a thousand on, else with three digits."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
 def shown(value: Any, style: Callable[[Any], str]) -> str:
     """Return a number of a document for reading, `?` where it is not known."""
     return style(value) if known(value) else "?"
