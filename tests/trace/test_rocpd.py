@@ -205,3 +205,16 @@ def test_other_tables_of_that_name_are_refused(tmp_path):
     db.close()
     with pytest.raises(InputError, match="begin"):
         open_trace(tmp_path / "new.db")
+
+
+def test_a_kernel_whose_start_is_lost_is_left_out_and_said(tmp_path):
+    # Its time would count from the start of the clock: 1150 ns instead of 20.
+    with sqlite3.connect(tmp_path / "r.db") as db:
+        one = Process(db, "", TRACKED, 1)
+        one.kernel(1130, 1150, 7)
+        one.kernel(1200, 1230, 8)
+        db.execute("DELETE FROM rocpd_timestamp WHERE value = 1130")
+    db.close()
+    t = open_trace(tmp_path / "r.db")
+    assert t.of(Kind.KERNEL).duration_ns.tolist() == [30]
+    assert [(d.code, d.count, d.incomplete) for d in t.damage] == [("time_zero", 1, True)]

@@ -104,10 +104,11 @@ class Build:
 
     def add(self, kind: Kind, table: Events) -> None:
         """Add events; those without a start or an end are left out, and that is said."""
-        missing = (table.start_ns == 0) | (table.end_ns == 0)
+        # 0 as the tool writes it, -1 where a database has no row of the time
+        missing = (table.start_ns <= 0) | (table.end_ns <= 0)
         if missing.any():
             count = int(np.count_nonzero(missing))
-            text = f"{count} {WORDS[kind]} have no start or no end (0) and are left out"
+            text = f"{count} {WORDS[kind]} have no start or no end (0, or none at all) and are left out"
             self.damage.append(Damage(code="time_zero", text=text, count=count, incomplete=True))
             table = table.take(~missing)
         self.parts.setdefault(kind, []).append(table)
