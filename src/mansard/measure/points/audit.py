@@ -14,6 +14,7 @@ from mansard.measure.points.conditions import BUSY_RATIO, STEAL_RATIO
 from mansard.measure.points.evidence import Evidence
 from mansard.measure.points.result import Finding
 from mansard.measure.points.timing import returns_early
+from mansard.measure.points.verdict import half_ratio
 
 FLOP_TOLERANCE = 0.05
 BYTES_TOLERANCE = 0.05
@@ -306,16 +307,11 @@ def _calm(e: Evidence, facts: Facts) -> Iterator[Finding]:
         yield Finding(code="throttled", text=text)
     drift = drift_ratio(e)
     facts["drift_ratio"] = drift
-    if drift is not None and drift > DRIFT_RATIO and drift > 2.0 * _half_ratio(e):
+    if drift is not None and drift > DRIFT_RATIO and drift > 2.0 * half_ratio(e):
         text = (
             f"inside a process the later windows are {format_ratio(drift)} slower than the first: it is not sustained"
         )
         yield Finding(code="drift", text=text)
-
-
-def _half_ratio(e: Evidence) -> float:
-    s = e.samples
-    return (s.high_s - s.low_s) / 2.0 / s.median_s if s.median_s > 0 else 0.0
 
 
 def drift_ratio(e: Evidence) -> float | None:

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from mansard.core import Unknown, short_dtype
+from mansard.core import Unknown, is_known, short_dtype
 from mansard.core.errors import UsageError
 from mansard.diagnose.economics import SAME_COST
 from mansard.plan.choice import pareto
@@ -265,9 +265,9 @@ def _memory(grid: Grid) -> dict[str, Array]:
 
 
 def _budget(grid: Grid, scale: Scale) -> float | None:
-    if isinstance(grid, training.TrainingGrid):
-        return training_step.budget_of(grid, scale)
-    return serving.budget_of(grid, scale)
+    """Return what a device may hold [B]; None where it is on no record."""
+    capacity = grid.where.machine.memory_bytes
+    return capacity * grid.work.memory_fraction * scale.capacity if is_known(capacity) else None
 
 
 def _fits(grid: Grid, total: Array, scale: Scale) -> npt.NDArray[np.bool_]:

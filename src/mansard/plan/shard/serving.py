@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from mansard.core import Unknown, is_known
+from mansard.core import Unknown
 from mansard.core.errors import UndecidedError, UsageError
 from mansard.plan.shard.job import AS_IS, Scale, Where, Work
 from mansard.plan.shard.network import Network, parts_of
@@ -326,9 +326,3 @@ def step_of(grid: ServingGrid, rows: Rows, scale: Scale = AS_IS) -> dict[str, Ar
         **decode, "step_s": sum((decode[p] for p in PARTS), start=np.zeros(len(rows))),
         "ttft_s": sum(parts(1).values(), start=np.zeros(len(rows))), "messages_s": whole,
     }  # fmt: skip
-
-
-def budget_of(grid: ServingGrid, scale: Scale = AS_IS) -> float | None:
-    """Return what a device may hold [B]; None where it is on no record."""
-    capacity = grid.where.machine.memory_bytes
-    return capacity * grid.work.memory_fraction * scale.capacity if is_known(capacity) else None

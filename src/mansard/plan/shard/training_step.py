@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mansard.core import dtype_bytes, is_known
+from mansard.core import dtype_bytes
 from mansard.plan.shard.job import AS_IS, Scale
 from mansard.plan.shard.network import parts_of
 from mansard.plan.shard.training import Array, Messages, Rows, TrainingGrid
@@ -363,9 +363,3 @@ def _update(grid: TrainingGrid, rows: Rows, t: dict[str, Array], rates: Rates) -
     ranks = np.where(rows.zero >= 1, t["replicas"], 1.0), np.where(rows.zero >= 1, t["expert_replicas"], 1.0)
     mine = (dense * share + np.where(t["pp"] == 1, both, outer)) / ranks[0] + expert * share / ranks[1]
     return np.asarray(rates.efficiency.copy_s(mine * cost / rates.bytes_per_s))
-
-
-def budget_of(grid: TrainingGrid, scale: Scale = AS_IS) -> float | None:
-    """Return what a device may hold [B]; None where it is on no record."""
-    capacity = grid.where.machine.memory_bytes
-    return capacity * grid.work.memory_fraction * scale.capacity if is_known(capacity) else None
