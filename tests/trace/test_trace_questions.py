@@ -369,3 +369,31 @@ def test_devices_come_by_their_number(verb: str, shared: Path, capsys: pytest.Ca
         main(["trace", verb, str(path), "--json"])
     document = json.loads(capsys.readouterr().out)
     assert [d["device"] for d in document["launches" if verb == "calls" else "devices"]] == [0, 1]
+
+
+def test_a_window_counts_the_part_of_an_operator_s_kernels_that_is_in_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # 2 x 512 x 64 x 1024 = 67.1 MFLOP by a kernel of 100 us: 0.671 TFLOP/s. The window has its first 40 us, so 26.8 MFLOP, at the same rate;
+    # the second call is in the window too, and its kernel is not
+    shapes = {"Input Dims": [[512, 1024], [1024, 64]], "Input type": ["float", "float"]}
+    events = [
+        event("cpu_op", "aten::mm", 40, 20, **shapes),
+        event("cpu_op", "aten::mm", 70, 20, **shapes),
+        event("cuda_runtime", "cudaLaunchKernel", 45, 10, correlation=1),
+        event("cuda_runtime", "cudaLaunchKernel", 75, 10, correlation=2),
+        kernel("gemm", 100, 100, 1),
+        kernel("gemm", 300, 100, 2),
+    ]
+    path = tmp_path / "cut.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    for window, flop, seconds in (
+        ([], 2 * 67_108_864, 200 * US),
+        (["--trim", "0", "100us"], 0.4 * 67_108_864, 40 * US),
+    ):
+        with pytest.raises(SystemExit):
+            main(["trace", "kernels", str(path), *window, "--json"])
+        (row,) = json.loads(capsys.readouterr().out)["operators"]
+        assert row["flop"] == pytest.approx(flop)
+        assert row["kernel_sum_s"] == pytest.approx(seconds)
+        assert row["flop_per_s"] == pytest.approx(0.67108864e12)

@@ -21,6 +21,7 @@ Int64Array = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
 
 _MOST_INNER = 256  # operators beneath one whose cost may depend on them
+_NO_PART = Unknown("not every kernel of it in the window has a known demand", ("the whole profile",))
 _GRAPH_LAUNCH = ("cudaGraphLaunch", "hipGraphLaunch", "cuGraphLaunch")
 
 
@@ -39,6 +40,8 @@ class OperatorWork:
         demand: What one call must consume, or why that is not known.
         formula: How it was counted.
         full_square_flop: FLOP per call if a causal attention were counted in full; None where that does not apply.
+        in_window: FLOP and bytes of the parts of its kernels that lie in a window; None in a whole profile. Its calls on the host and
+            the kernels there are not the same ones, so calls times demand would be the work of other kernels.
     """
 
     name: str
@@ -51,20 +54,28 @@ class OperatorWork:
     demand: Demand | Unknown
     formula: str
     full_square_flop: float | None
+    in_window: tuple[MaybeFloat, MaybeFloat] | None = None
 
     @property
     def flop(self) -> MaybeFloat:
-        """Matrix work of all calls [FLOP]."""
+        """Matrix work of all calls, in a window of the parts of their kernels inside it [FLOP]."""
+        if self.in_window is not None:
+            return self.in_window[0]
         return self.demand if isinstance(self.demand, Unknown) else float(self.demand.total_flop) * self.calls
 
     @property
     def bytes(self) -> MaybeFloat:
-        """Compulsory traffic of all calls [B]."""
+        """Compulsory traffic of all calls, in a window of the parts of their kernels inside it [B]."""
+        if self.in_window is not None:
+            return self.in_window[1]
         return self.demand if isinstance(self.demand, Unknown) else float(self.demand.bytes) * self.calls
 
     @property
     def flop_per_s(self) -> MaybeFloat:
         """Matrix work over the summed time of the kernels [FLOP/s]; Unknown unless every call has its kernels."""
+        if self.in_window is not None and self.kernel_sum_ns > 0:
+            flop = self.in_window[0]
+            return flop if isinstance(flop, Unknown) else flop / (self.kernel_sum_ns * 1e-9)
         if self.launching_calls < self.calls or self.kernel_sum_ns <= 0:
             missing = self.calls - self.launching_calls
             return Unknown(f"{missing} of {self.calls} calls have no kernel in the file", ("a complete profile",))
@@ -179,6 +190,7 @@ def work_by_operator(operators: Operators, *, chosen: Operators | None = None) -
     launching: dict[int, set[int]] = defaultdict(set)
     rows = np.flatnonzero((operators.owner_of_work >= 0) & (operators.launches.kind == int(Kind.KERNEL)))
     work_owner = operators.owner_of_work[rows]
+    parts = _in_window(operators, rows)
     for at, length in zip(work_owner.tolist(), operators.launches.work.duration_ns[rows].tolist(), strict=True):
         kind = int(operators.code[at])
         kernels[kind] += 1
@@ -192,9 +204,33 @@ def work_by_operator(operators: Operators, *, chosen: Operators | None = None) -
                 name=call.name, shapes=shapes_text(call), category=known.category, calls=int(calls[kind]),
                 launching_calls=len(launching[kind]), kernels=kernels[kind], kernel_sum_ns=time[kind],
                 demand=known.demand, formula=known.formula, full_square_flop=known.full_square_flop,
+                in_window=None if parts is None or isinstance(known.demand, Unknown) else parts.get(kind, (_NO_PART, _NO_PART)),
             )
         )  # fmt: skip
     return tuple(sorted(out, key=lambda w: (-w.kernel_sum_ns, -w.calls, w.name, w.shapes)))
+
+
+def _in_window(operators: Operators, rows: Int64Array) -> dict[int, tuple[MaybeFloat, MaybeFloat]] | None:
+    """Return FLOP and bytes of each kind of operator by what of its kernels lies in the window; None in a whole profile.
+
+    Args:
+        operators: Kernels joined to operators.
+        rows: Kernels whose operator is known, as rows of the joined work, in which kernels are the first.
+    """
+    timeline = operators.timeline
+    if "window_ns" not in timeline.extras:
+        return None
+    table = timeline.of(Kind.KERNEL)
+    if "flop_per_ns" not in table.extras:
+        return {}
+    kind = operators.code[operators.owner_of_work[rows]]
+    out: dict[int, tuple[MaybeFloat, MaybeFloat]] = {}
+    length = table.duration_ns[rows].astype(np.float64)
+    amounts = [table.extras[name][rows] * length for name in ("flop_per_ns", "bytes_per_ns")]
+    for one in np.unique(kind).tolist():
+        flop, size = (float(a[kind == one].sum()) for a in amounts)
+        out[one] = (_NO_PART if np.isnan(flop) else flop, _NO_PART if np.isnan(size) else size)
+    return out
 
 
 def _launching_kinds(operators: Operators) -> set[int]:
